@@ -1,0 +1,46 @@
+# Flags that all our targets share, and the helpers that make targets.
+add_library(plo_options INTERFACE)
+target_include_directories(plo_options INTERFACE ${PROJECT_SOURCE_DIR}
+                                                 ${PROJECT_BINARY_DIR}/generated)
+target_compile_options(plo_options INTERFACE
+  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wimplicit-fallthrough
+  -ffp-contract=off # the numerical contract names each fma
+  $<$<BOOL:${PLO_WARNINGS_AS_ERRORS}>:-Werror>)
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+  target_compile_options(plo_options INTERFACE -O2)
+endif()
+find_program(PLO_MOLD mold)
+if(PLO_MOLD)
+  target_link_options(plo_options INTERFACE -fuse-ld=mold)
+endif()
+foreach(kind IN LISTS PLO_SANITIZE)
+  target_compile_options(plo_options INTERFACE -fsanitize=${kind}
+                         -fno-omit-frame-pointer -g1)
+  target_link_options(plo_options INTERFACE -fsanitize=${kind})
+endforeach()
+if("thread" IN_LIST PLO_SANITIZE)
+  target_compile_definitions(plo_options INTERFACE PLO_TSAN=1)
+endif()
+
+# plo_library(NAME SOURCES... LINK libs...)
+function(plo_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC plo_options ${ARG_LINK})
+endfunction()
+
+# plo_test(NAME SOURCES... LINK libs... LABELS labels...): one gtest binary,
+# run as one ctest entry.
+function(plo_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gtest GTest::gmock
+                                        GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}"
+                       TIMEOUT ${ARG_TIMEOUT}
+                       ENVIRONMENT "PLO_BINARY_DIR=${PROJECT_BINARY_DIR}")
+endfunction()

@@ -1,0 +1,70 @@
+// The one exception type of the library and the macros that throw it.
+//
+// A message names what is wrong and with what: the op and its index, the var
+// names, the offending shapes. Layers that know more than the thrower add it
+// with WithContext() and rethrow.
+#ifndef PLO_FRAMEWORK_IR_ERROR_H_
+#define PLO_FRAMEWORK_IR_ERROR_H_
+
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace plo {
+
+enum class ErrorCode {
+  kInvalidArgument,
+  kNotFound,
+  kFailedPrecondition,
+  kOutOfMemory,
+  kUnimplemented,
+  kUnavailable,
+  kDataLoss,
+  kInternal,
+};
+
+// "InvalidArgument", "NotFound", ...
+std::string_view ErrorCodeName(ErrorCode code);
+
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message)
+      : std::runtime_error(std::string(ErrorCodeName(code)) + ": " + message),
+        code_(code),
+        message_(message) {}
+
+  ErrorCode code() const { return code_; }
+  // Without the code name that what() starts with.
+  const std::string& message() const { return message_; }
+  // The same error with "context: " in front of its message.
+  Error WithContext(std::string_view context) const {
+    return Error(code_, std::string(context) + ": " + message_);
+  }
+
+ private:
+  ErrorCode code_;
+  std::string message_;
+};
+
+template <typename... Args>
+std::string StrCat(const Args&... args) {
+  std::ostringstream out;
+  ((out << args), ...);
+  return out.str();
+}
+
+}  // namespace plo
+
+// PLO_THROW(kInvalidArgument, "heads ", heads, " does not divide hidden ", h);
+#define PLO_THROW(code, ...) \
+  throw ::plo::Error(::plo::ErrorCode::code, ::plo::StrCat(__VA_ARGS__))
+
+// PLO_ENFORCE(condition, kInvalidArgument, "message pieces", value, ...);
+#define PLO_ENFORCE(condition, code, ...)           \
+  do {                                              \
+    if (!(condition)) PLO_THROW(code, __VA_ARGS__); \
+  } while (false)
+
+#endif  // PLO_FRAMEWORK_IR_ERROR_H_

@@ -1,0 +1,95 @@
+// The seam to an accelerator: memory, in-order streams, waits between them.
+//
+// A stream runs tasks one after the other and asynchronously to the caller. The
+// CPU device gives each stream a worker thread; a CUDA device calls the task at
+// once and the task enqueues on the native stream it is given, except on host
+// streams, which are worker threads on every device.
+#ifndef PLO_FRAMEWORK_RUNTIME_DEVICE_H_
+#define PLO_FRAMEWORK_RUNTIME_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "framework/ir/types.h"
+
+namespace plo {
+
+enum class DeviceKind : uint8_t { kCpu, kCuda };
+
+// What changes from one issue of a launch to the next.
+struct StepInfo {
+  int64_t data_step = 0;  // counts skipped steps too
+  int32_t micro_index = 0;
+};
+
+// A task is a function and a pointer, so that launching allocates nothing.
+// `context` must stay valid until the task has run.
+struct Task {
+  void (*run)(void* context, const StepInfo& step,
+              void* native_stream) = nullptr;
+  void* context = nullptr;
+  StepInfo step;
+};
+
+using StreamId = int32_t;
+// Counts the launches on a stream: ticket n is complete when the n-th launch
+// is. Ticket 0 is always complete.
+using Ticket = uint64_t;
+
+struct DeviceStats {
+  int64_t device_bytes = 0;  // allocated now
+  int64_t pinned_bytes = 0;
+  int64_t device_allocations = 0;  // number of Allocate calls ever
+  int64_t pinned_allocations = 0;
+};
+
+// Thread-compatible; the tasks run on other threads.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual DeviceKind kind() const = 0;
+  virtual std::string name() const = 0;
+
+  // 4096-byte aligned. Throws OutOfMemory naming the place, the bytes and the
+  // limit. kPinned memory is exactly `bytes`, rounded up to whole pages only.
+  virtual void* Allocate(Place place, int64_t bytes) = 0;
+  virtual void Free(Place place, void* data) = 0;
+
+  virtual StreamId CreateStream(StreamKind kind) = 0;
+  // Never blocks on the work of the stream.
+  virtual Ticket Launch(StreamId stream, const Task& task) = 0;
+  // Later launches on `waiter` start after `ticket` of `of` is complete.
+  virtual void Wait(StreamId waiter, StreamId of, Ticket ticket) = 0;
+  // Blocks the caller. Rethrows the first error any task threw.
+  virtual void Synchronize(StreamId stream, Ticket ticket) = 0;
+  // Blocks until all streams are idle; rethrows like Synchronize.
+  virtual void SynchronizeAll() = 0;
+  // After a task throws, tasks launched on any stream complete without running
+  // until this is called.
+  virtual void ClearError() = 0;
+  virtual bool has_error() const = 0;
+
+  // Blocking copies between caller's memory and either place; for feeds,
+  // fetches, params, checks. Not ordered with streams.
+  virtual void Read(const void* src, void* dst, int64_t bytes) = 0;
+  virtual void Write(const void* src, void* dst, int64_t bytes) = 0;
+
+  virtual DeviceStats stats() const = 0;
+};
+
+struct CpuDeviceOptions {
+  int64_t device_memory_limit = 0;  // bytes; 0 means none
+  int64_t host_memory_limit = 0;
+  int compute_threads = 0;  // OpenMP threads of the compute stream; 0: cores
+};
+std::unique_ptr<Device> CreateCpuDevice(const CpuDeviceOptions& options = {});
+
+// Throws FailedPrecondition where no usable GPU or CUDA build is present.
+std::unique_ptr<Device> CreateCudaDevice(int ordinal);
+bool CudaDeviceAvailable();
+
+}  // namespace plo
+
+#endif  // PLO_FRAMEWORK_RUNTIME_DEVICE_H_
