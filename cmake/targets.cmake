@@ -29,6 +29,9 @@ function(plo_library name)
   target_link_libraries(${name} PUBLIC plo_options ${ARG_LINK})
 endfunction()
 
+# All that the thread sanitizer build needs.
+add_custom_target(async_tests)
+
 # plo_test(NAME SOURCES... LINK libs... LABELS labels...): one gtest binary,
 # run as one ctest entry.
 function(plo_test name)
@@ -39,6 +42,9 @@ function(plo_test name)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
+  endif()
+  if("async" IN_LIST ARG_LABELS)
+    add_dependencies(async_tests ${name})
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}"
                        TIMEOUT ${ARG_TIMEOUT}
