@@ -311,12 +311,12 @@ Op& Program::Append(Section section, OpSpec spec) {
 
 Op& Program::InsertBefore(OpId position, OpSpec spec) {
   return Insert(op(position).section, IndexOf(position), std::move(spec),
-               next_op_id_);
+                next_op_id_);
 }
 
 Op& Program::InsertAfter(OpId position, OpSpec spec) {
   return Insert(op(position).section, IndexOf(position) + 1, std::move(spec),
-               next_op_id_);
+                next_op_id_);
 }
 
 Op& Program::AppendWithId(Section section, OpId id, OpSpec spec,
