@@ -5,13 +5,14 @@
 // persistent storages (params, states) and reuse one temp area.
 //
 // Note: the compute axis. Lifetimes are measured along the compute stream of
-// one cycle: position i is the i-th compute launch of micro followed by update.
-// A storage is live from the last compute launch known complete before its
-// first access to the first compute launch that starts after its last access,
-// both by the waits of the plan. So two storages may share bytes exactly when
-// their live ranges do not overlap, and sharing never adds a wait. The cycle
-// closes: update(t) runs beside micro(t+1), and a range that is not released
-// before the end of the cycle wraps around.
+// one cycle, micro followed by update: 2i is the start and 2i + 1 the
+// completion of its i-th launch. A storage is live from the last of these
+// events known to precede its first access to the first one known to follow its
+// last access, both by the waits of the plan. So two storages may share bytes
+// exactly when their live ranges do not overlap, and sharing never adds a wait.
+// The cycle closes: update(t) runs beside micro(t+1), and a range that is not
+// released before the end of the cycle wraps around; so does one of the micro
+// section when micro repeats.
 #ifndef PLO_FRAMEWORK_PLAN_PLAN_H_
 #define PLO_FRAMEWORK_PLAN_PLAN_H_
 
@@ -35,7 +36,7 @@ using LaunchIndex = int32_t;
 // Bytes [offset, offset + bytes) of a storage, for rank 0; rank r adds
 // r * rank_stride.
 struct Operand {
-  VarId var = kNoId;  // kNoId for the workspace of a launch
+  VarId var = kNoId;  // kNoId for a workspace or ring
   StorageIndex storage = -1;
   int64_t offset = 0;
   int64_t bytes = 0;
@@ -59,7 +60,10 @@ struct Launch {
   Section section = Section::kMicro;
   StreamKind stream = StreamKind::kCompute;
   bool first_micro_only = false;
-  std::vector<Operand> operands;  // inputs and outputs by slot, then workspace
+  // Inputs and outputs by slot, then the workspace. kFeed: slot 0 of the ring,
+  // then the var; kFetch: the var, then slot 0 of the ring. Slot i of a ring
+  // starts i * Operand::bytes further on.
+  std::vector<Operand> operands;
   int64_t workspace_bytes = 0;
   // Launches of *other* streams whose latest issued instance must be complete
   // before this one starts. Minimal: nothing already implied by stream order
@@ -68,22 +72,28 @@ struct Launch {
   std::vector<LaunchIndex> waits;
 };
 
-// Live range [begin, end) on the compute axis.
+// Live range [begin, end) on the compute axis; see the Note.
 struct LiveRange {
   int32_t begin = 0;
   int32_t end = 0;
 };
 
+inline constexpr int kStartupGraph = -1;
+
 struct Storage {
-  std::string name;  // the owning var's name, or "workspace#<launch>"
+  // The owning var's name, "workspace#<launch>", "<feed>@feed_ring" or
+  // "<var>@fetch_ring".
+  std::string name;
   VarId var = kNoId;
   Place place = Place::kDevice;
   MemoryCategory category = MemoryCategory::kWorkspace;
   int64_t bytes = 0;
   int64_t offset = 0;  // in the arena of `place`
   bool persistent = false;
-  int graph = 0;  // which graph a temp belongs to; persistent ones: 0
-  std::vector<LiveRange> live;  // empty when persistent
+  // Which graph a temp belongs to, kStartupGraph for those of the startup
+  // section (whose axis is the startup list); persistent ones: 0.
+  int graph = 0;
+  std::vector<LiveRange> live;  // ascending; empty when persistent
 };
 
 struct GraphPlan {
@@ -111,7 +121,8 @@ struct Plan {
   std::vector<GraphPlan> graphs;  // [0] trains; the rest are eval programs
   PlacePeak device;
   PlacePeak pinned;
-  // Bytes per optimizer step and rank over all micro-steps.
+  // Bytes per optimizer step and rank over all micro-steps, of the copy ops
+  // (the rings of feeds and fetches not counted).
   int64_t d2h_bytes_per_step = 0;
   int64_t h2d_bytes_per_step = 0;
   int64_t collective_bytes_per_step = 0;  // sent by this rank, ring algorithms
