@@ -8,7 +8,6 @@
 #define PLO_OPERATORS_VECTOR_OPS_IMPL_H_
 
 #include <cstdint>
-#include <cstring>
 
 #include "operators/vector_ops.h"
 

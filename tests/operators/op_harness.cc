@@ -1,0 +1,553 @@
+#include "tests/operators/op_harness.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "framework/ir/float16.h"
+#include "operators/register_ops.h"
+
+namespace plo::testing {
+namespace {
+
+constexpr size_t kGuardBytes = 256;
+constexpr unsigned char kCanary = 0xA5;
+constexpr unsigned char kFresh = 0xFF;  // NaN in every float dtype
+
+// 256-byte aligned bytes followed by a guard.
+class Buffer {
+ public:
+  Buffer(size_t bytes, unsigned char fill)
+      : bytes_(bytes), storage_(bytes + kGuardBytes + 256) {
+    void* start = storage_.data();
+    size_t space = storage_.size();
+    std::align(256, bytes + kGuardBytes, start, space);
+    data_ = static_cast<unsigned char*>(start);
+    std::memset(data_, fill, bytes);
+    std::memset(data_ + bytes, kCanary, kGuardBytes);
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  unsigned char* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+  bool intact() const {
+    return std::all_of(data_ + bytes_, data_ + bytes_ + kGuardBytes,
+                       [](unsigned char c) { return c == kCanary; });
+  }
+
+ private:
+  size_t bytes_;
+  std::vector<unsigned char> storage_;
+  unsigned char* data_;
+};
+
+void Encode(const Array& array, unsigned char* data) {
+  for (size_t i = 0; i < array.values.size(); ++i) {
+    const double v = array.values[i];
+    switch (array.dtype) {
+      case DType::kFp32:
+        reinterpret_cast<float*>(data)[i] = static_cast<float>(v);
+        break;
+      case DType::kBf16:
+        reinterpret_cast<uint16_t*>(data)[i] =
+            FloatToBf16Bits(static_cast<float>(v));
+        break;
+      case DType::kFp16:
+        reinterpret_cast<uint16_t*>(data)[i] =
+            FloatToFp16Bits(static_cast<float>(v));
+        break;
+      case DType::kInt32:
+        reinterpret_cast<int32_t*>(data)[i] = static_cast<int32_t>(v);
+        break;
+      case DType::kInt64:
+        reinterpret_cast<int64_t*>(data)[i] = static_cast<int64_t>(v);
+        break;
+      case DType::kBool:
+        data[i] = v != 0;
+        break;
+    }
+  }
+}
+
+double DecodeAt(DType dtype, const unsigned char* data, size_t i) {
+  switch (dtype) {
+    case DType::kFp32:
+      return reinterpret_cast<const float*>(data)[i];
+    case DType::kBf16:
+      return Bf16BitsToFloat(reinterpret_cast<const uint16_t*>(data)[i]);
+    case DType::kFp16:
+      return Fp16BitsToFloat(reinterpret_cast<const uint16_t*>(data)[i]);
+    case DType::kInt32:
+      return reinterpret_cast<const int32_t*>(data)[i];
+    case DType::kInt64:
+      return static_cast<double>(reinterpret_cast<const int64_t*>(data)[i]);
+    case DType::kBool:
+      return data[i];
+  }
+  return 0;
+}
+
+// "x" or "x:1" to slot and index.
+std::pair<std::string, int> ParseKey(const std::string& key) {
+  const size_t colon = key.find(':');
+  if (colon == std::string::npos) return {key, 0};
+  return {key.substr(0, colon), std::stoi(key.substr(colon + 1))};
+}
+
+}  // namespace
+
+double RoundTo(DType dtype, double value) {
+  const float f = static_cast<float>(value);
+  switch (dtype) {
+    case DType::kFp32:
+      return f;
+    case DType::kBf16:
+      return Bf16BitsToFloat(FloatToBf16Bits(f));
+    case DType::kFp16:
+      return Fp16BitsToFloat(FloatToFp16Bits(f));
+    default:
+      return std::trunc(value);
+  }
+}
+
+double UnitRoundoff(DType dtype) {
+  if (dtype == DType::kBf16) return 0x1p-9;
+  if (dtype == DType::kFp16) return 0x1p-11;
+  return 0x1p-24;
+}
+
+Array MakeArray(DType dtype, Shape shape, std::vector<double> values) {
+  PLO_ENFORCE(static_cast<int64_t>(values.size()) == shape.numel(), kInternal,
+              values.size(), " values for shape ", shape);
+  for (double& v : values) v = RoundTo(dtype, v);
+  return {dtype, std::move(shape), std::move(values)};
+}
+
+Array RandomArray(DType dtype, Shape shape, uint64_t seed, double low,
+                  double high) {
+  std::mt19937_64 engine(seed);
+  std::uniform_real_distribution<double> uniform(low, high);
+  std::vector<double> values(static_cast<size_t>(shape.numel()));
+  for (double& v : values) v = uniform(engine);
+  return MakeArray(dtype, std::move(shape), std::move(values));
+}
+
+Array RandomInts(DType dtype, Shape shape, uint64_t seed, int64_t low,
+                 int64_t high) {
+  std::mt19937_64 engine(seed);
+  std::uniform_int_distribution<int64_t> uniform(low, high - 1);
+  std::vector<double> values(static_cast<size_t>(shape.numel()));
+  for (double& v : values) v = static_cast<double>(uniform(engine));
+  return MakeArray(dtype, std::move(shape), std::move(values));
+}
+
+Array ScalarArray(DType dtype, double value) {
+  return MakeArray(dtype, {1}, {value});
+}
+
+AttrMap Attrs(std::vector<std::pair<std::string, Attr>> values) {
+  AttrMap attrs;
+  for (auto& [name, value] : values) attrs.Set(name, std::move(value));
+  return attrs;
+}
+
+// --- OpHarness ---
+
+struct OpHarness::Impl {
+  Program program;
+  std::map<VarId, std::shared_ptr<Buffer>> buffers;
+
+  Tensor Bind(VarId id) {
+    const Var& var = program.var(id);
+    auto it = buffers.find(id);
+    if (it == buffers.end()) {
+      it = buffers
+               .emplace(id, std::make_shared<Buffer>(
+                                static_cast<size_t>(var.bytes()), kFresh))
+               .first;
+    }
+    return {it->second->data(), var.dtype, var.shape, var.shape.numel()};
+  }
+};
+
+OpHarness::OpHarness() : impl_(std::make_unique<Impl>()) {
+  RegisterBuiltinOps();
+}
+OpHarness::~OpHarness() = default;
+Program& OpHarness::program() { return impl_->program; }
+
+VarId OpHarness::AddInput(const std::string& name, const Array& value,
+                          Place place) {
+  Var var;
+  var.name = impl_->program.UniqueName(name);
+  var.dtype = value.dtype;
+  var.shape = value.shape;
+  var.kind = VarKind::kState;
+  var.place = place;
+  const VarId id = impl_->program.AddVar(std::move(var));
+  const Tensor tensor = impl_->Bind(id);
+  Encode(value, tensor.as<unsigned char>());
+  return id;
+}
+
+Op& OpHarness::AddOp(OpSpec spec, bool inplace) {
+  Program& program = impl_->program;
+  const OpRegistry& registry = OpRegistry::Global();
+  Op& op = program.Append(Section::kMicro, std::move(spec));
+  NormalizeOp(registry, program, op);
+  const OpSchema& schema = registry.Get(op.type);
+  for (const auto& result : InferOp(registry, program, op)) {
+    std::vector<VarId> vars = op.Out(result.slot);
+    if (result.index >= static_cast<int>(vars.size())) continue;
+    VarId& id = vars[static_cast<size_t>(result.index)];
+    if (id == kNoId) {
+      Var var;
+      var.name = program.UniqueName(result.slot);
+      var.dtype = result.dtype;
+      var.shape = result.shape;
+      if (!op.inputs.empty()) {
+        var.place = program.var(op.inputs[0].vars[0]).place;
+      }
+      id = program.AddVar(std::move(var));
+      op.SetOut(result.slot, vars);
+      // Outputs that share an input's bytes.
+      auto shared = schema.aliases;
+      if (inplace) {
+        shared.insert(shared.end(), schema.inplace.begin(),
+                      schema.inplace.end());
+      }
+      for (const auto& [out, in] : shared) {
+        if (out != result.slot || result.index != 0 || !op.HasIn(in)) continue;
+        const VarId source = op.In(in)[0];
+        if (program.var(source).bytes() != program.var(id).bytes()) continue;
+        impl_->Bind(source);
+        impl_->buffers[id] = impl_->buffers[source];
+        break;
+      }
+    }
+  }
+  for (const Slot& slot : op.outputs) {
+    for (VarId id : slot.vars) {
+      PLO_ENFORCE(id != kNoId, kInternal, "the shape rule of '", op.type,
+                  "' does not set output '", slot.name, "'");
+    }
+  }
+  program.InvalidateIndex();
+  CheckInferred(registry, program, op);
+  return op;
+}
+
+void OpHarness::Run(const Op& op, const StepInfo& step, const KernelEnv& env) {
+  const OpSchema& schema = OpRegistry::Global().Get(op.type);
+  Program& program = impl_->program;
+  const auto bind = [&](const std::vector<Slot>& slots) {
+    std::vector<KernelContext::BoundSlot> bound;
+    for (const Slot& slot : slots) {
+      KernelContext::BoundSlot b{slot.name, {}};
+      for (VarId id : slot.vars) b.tensors.push_back(impl_->Bind(id));
+      bound.push_back(std::move(b));
+    }
+    return bound;
+  };
+  auto inputs = bind(op.inputs);
+  auto outputs = bind(op.outputs);
+
+  // What must not change: input buffers that are not output buffers.
+  std::map<Buffer*, std::vector<unsigned char>> before;
+  for (const Slot& slot : op.inputs) {
+    for (VarId id : slot.vars) {
+      Buffer* buffer = impl_->buffers[id].get();
+      before[buffer] = {buffer->data(), buffer->data() + buffer->bytes()};
+    }
+  }
+  for (const Slot& slot : op.outputs) {
+    for (VarId id : slot.vars) before.erase(impl_->buffers[id].get());
+  }
+
+  const int64_t workspace_bytes =
+      schema.workspace_bytes ? schema.workspace_bytes(OpView(program, op)) : 0;
+  Buffer workspace(static_cast<size_t>(workspace_bytes), kCanary);
+  KernelContext context(&op, &env, std::move(inputs), std::move(outputs),
+                        {workspace.data(), DType::kBool, Shape{workspace_bytes},
+                         workspace_bytes});
+  const Kernel kernel = KernelRegistry::Global().Get(op.type, DeviceKind::kCpu);
+  context.Begin(step, nullptr);
+  kernel(context);
+
+  EXPECT_TRUE(workspace.intact()) << op.type << " wrote past its workspace";
+  if (workspace_bytes > 0) {
+    EXPECT_NE(workspace.data()[workspace_bytes - 1], kCanary)
+        << op.type << " leaves the end of its workspace of " << workspace_bytes
+        << " bytes unused";
+  }
+  for (const Slot& slot : op.outputs) {
+    for (VarId id : slot.vars) {
+      EXPECT_TRUE(impl_->buffers[id]->intact())
+          << op.type << " wrote past output " << slot.name;
+    }
+  }
+  for (const auto& [buffer, bytes] : before) {
+    EXPECT_TRUE(bytes.empty() ||
+                std::memcmp(bytes.data(), buffer->data(), bytes.size()) == 0)
+        << op.type << " changed an input";
+  }
+}
+
+Array OpHarness::Read(VarId id) const {
+  const Tensor tensor = impl_->Bind(id);
+  Array array{tensor.dtype, tensor.shape, {}};
+  array.values.resize(static_cast<size_t>(tensor.numel));
+  for (size_t i = 0; i < array.values.size(); ++i) {
+    array.values[i] = DecodeAt(tensor.dtype, tensor.as<unsigned char>(), i);
+  }
+  return array;
+}
+
+namespace {
+
+// Collects the ops a gradient maker emits.
+class HarnessGradContext : public GradContext {
+ public:
+  HarnessGradContext(OpHarness& harness, const Op& op,
+                     std::map<std::pair<std::string, int>, VarId> out_grads,
+                     const std::vector<std::string>& wanted)
+      : harness_(harness), op_(op), out_grads_(std::move(out_grads)) {
+    for (const std::string& key : wanted) wanted_[ParseKey(key)] = kNoId;
+  }
+
+  const Program& program() const override { return harness_.program(); }
+  const Op& op() const override { return op_; }
+  VarId OutGrad(std::string_view slot, int i) const override {
+    const auto it = out_grads_.find({std::string(slot), i});
+    return it == out_grads_.end() ? kNoId : it->second;
+  }
+  bool NeedsGrad(std::string_view slot, int i) const override {
+    return wanted_.count({std::string(slot), i}) > 0;
+  }
+  VarId InGrad(std::string_view slot, int i) override {
+    const auto it = wanted_.find({std::string(slot), i});
+    EXPECT_TRUE(it != wanted_.end()) << "grad of " << slot << " is not wanted";
+    EXPECT_EQ(it->second, kNoId) << "InGrad(" << slot << ") called twice";
+    const Var source =
+        harness_.program().var(op_.In(slot)[static_cast<size_t>(i)]);
+    it->second = Temp(source.dtype, source.shape, source.name + "@grad");
+    return it->second;
+  }
+  VarId Temp(DType dtype, Shape shape, std::string_view stem) override {
+    Var var;
+    var.name = harness_.program().UniqueName(std::string(stem));
+    var.dtype = dtype;
+    var.shape = std::move(shape);
+    return harness_.program().AddVar(std::move(var));
+  }
+  void Emit(std::string type, std::vector<Slot> inputs,
+            std::vector<Slot> outputs, AttrMap attrs) override {
+    OpSpec spec;
+    spec.type = std::move(type);
+    spec.inputs = std::move(inputs);
+    spec.outputs = std::move(outputs);
+    spec.attrs = std::move(attrs);
+    spec.role = Role::kBackward;
+    spec.random_id = op_.random_id;
+    emitted_.push_back(harness_.AddOp(std::move(spec)).id);
+  }
+
+  const std::vector<OpId>& emitted() const { return emitted_; }
+  const std::map<std::pair<std::string, int>, VarId>& grads() const {
+    return wanted_;
+  }
+
+ private:
+  OpHarness& harness_;
+  const Op& op_;
+  std::map<std::pair<std::string, int>, VarId> out_grads_;
+  std::map<std::pair<std::string, int>, VarId> wanted_;
+  std::vector<OpId> emitted_;
+};
+
+Op& AddCase(OpHarness& harness, const OpCase& c) {
+  OpSpec spec;
+  spec.type = c.type;
+  spec.attrs = c.attrs;
+  spec.random_id = c.random_id;
+  if (c.place == Place::kPinned) spec.stream = StreamKind::kHost;
+  for (const auto& [slot, arrays] : c.inputs) {
+    Slot s{slot, {}};
+    for (const Array& array : arrays) {
+      s.vars.push_back(harness.AddInput(slot, array, c.place));
+    }
+    spec.inputs.push_back(std::move(s));
+  }
+  for (const std::string& text : c.outputs) {
+    const size_t star = text.find('*');
+    const size_t count =
+        star == std::string::npos ? 1 : std::stoul(text.substr(star + 1));
+    spec.outputs.push_back(
+        {text.substr(0, star), std::vector<VarId>(count, kNoId)});
+  }
+  for (const auto& [out, in] : c.same_var) {
+    for (Slot& slot : spec.outputs) {
+      if (slot.name != out) continue;
+      for (const Slot& source : spec.inputs) {
+        if (source.name == in) slot.vars = source.vars;
+      }
+    }
+  }
+  return harness.AddOp(std::move(spec), c.inplace);
+}
+
+SlotArrays ReadOutputs(const OpHarness& harness, const Op& op) {
+  SlotArrays result;
+  for (const Slot& slot : op.outputs) {
+    for (VarId id : slot.vars) result[slot.name].push_back(harness.Read(id));
+  }
+  return result;
+}
+
+template <typename Fn>
+std::string MessageOf(Fn&& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+std::map<std::string, Array> OpHarness::Gradients(
+    const Op& op, const std::map<std::string, Array>& out_grads,
+    const std::vector<std::string>& wanted, const StepInfo& step,
+    const KernelEnv& env) {
+  std::map<std::pair<std::string, int>, VarId> grad_vars;
+  for (const auto& [key, array] : out_grads) {
+    grad_vars[ParseKey(key)] = AddInput(key + "@grad", array);
+  }
+  HarnessGradContext context(*this, op, std::move(grad_vars), wanted);
+  const OpSchema& schema = OpRegistry::Global().Get(op.type);
+  PLO_ENFORCE(schema.grad, kInternal, "op '", op.type, "' has no gradient");
+  schema.grad(context);
+  for (OpId id : context.emitted()) Run(impl_->program.op(id), step, env);
+  std::map<std::string, Array> result;
+  for (const std::string& key : wanted) {
+    const VarId id = context.grads().at(ParseKey(key));
+    EXPECT_NE(id, kNoId) << "the gradient of " << op.type << " leaves out "
+                         << key;
+    if (id != kNoId) result[key] = Read(id);
+  }
+  return result;
+}
+
+SlotArrays RunOp(const OpCase& c) {
+  OpHarness harness;
+  Op& op = AddCase(harness, c);
+  harness.Run(op, c.step, c.env);
+  return ReadOutputs(harness, op);
+}
+
+std::map<std::string, Array> RunGrad(
+    const OpCase& c, const std::map<std::string, Array>& out_grads,
+    const std::vector<std::string>& wanted) {
+  OpHarness harness;
+  Op& op = AddCase(harness, c);
+  harness.Run(op, c.step, c.env);
+  return harness.Gradients(op, out_grads, wanted, c.step, c.env);
+}
+
+void CheckGradient(const OpCase& c, const std::vector<std::string>& wanted,
+                   const std::vector<std::string>& through, double step,
+                   double tolerance) {
+  const SlotArrays outputs = RunOp(c);
+  std::map<std::string, Array> weights;
+  uint64_t seed = 99;
+  for (const std::string& key : through) {
+    const auto [slot, index] = ParseKey(key);
+    const Array& out = outputs.at(slot)[static_cast<size_t>(index)];
+    weights[key] = RandomArray(out.dtype, out.shape, ++seed);
+  }
+  const auto grads = RunGrad(c, weights, wanted);
+  const auto value = [&](const OpCase& moved) {
+    const SlotArrays result = RunOp(moved);
+    double sum = 0;
+    for (const auto& [key, weight] : weights) {
+      const auto [slot, index] = ParseKey(key);
+      const Array& out = result.at(slot)[static_cast<size_t>(index)];
+      for (size_t i = 0; i < out.values.size(); ++i) {
+        sum += out.values[i] * weight.values[i];
+      }
+    }
+    return sum;
+  };
+  for (const std::string& key : wanted) {
+    const auto [slot, index] = ParseKey(key);
+    const Array& grad = grads.at(key);
+    double largest = 1e-3;
+    for (double v : grad.values) largest = std::max(largest, std::abs(v));
+    OpCase moved = c;
+    Array* input = nullptr;
+    for (auto& [name, arrays] : moved.inputs) {
+      if (name == slot) input = &arrays[static_cast<size_t>(index)];
+    }
+    ASSERT_NE(input, nullptr) << key;
+    ASSERT_EQ(input->values.size(), grad.values.size()) << key;
+    for (size_t i = 0; i < grad.values.size(); ++i) {
+      const double kept = input->values[i];
+      const double up = RoundTo(DType::kFp32, kept + step);
+      const double down = RoundTo(DType::kFp32, kept - step);
+      input->values[i] = up;
+      const double high = value(moved);
+      input->values[i] = down;
+      const double low = value(moved);
+      input->values[i] = kept;
+      EXPECT_NEAR(grad.values[i], (high - low) / (up - down),
+                  tolerance * largest)
+          << c.type << ": grad of " << key << " at element " << i;
+    }
+  }
+}
+
+std::string ErrorOf(const OpCase& c) {
+  return MessageOf([&] {
+    OpHarness harness;
+    AddCase(harness, c);
+  });
+}
+
+std::string RunErrorOf(const OpCase& c) {
+  OpHarness harness;
+  Op& op = AddCase(harness, c);
+  return MessageOf([&] { harness.Run(op, c.step, c.env); });
+}
+
+void ExpectNear(const Array& got, const std::vector<double>& want,
+                double relative, double absolute, const std::string& what) {
+  ASSERT_EQ(got.values.size(), want.size()) << what;
+  int reported = 0;
+  for (size_t i = 0; i < want.size() && reported < 5; ++i) {
+    const double bound = absolute + relative * std::abs(want[i]);
+    if (std::abs(got.values[i] - want[i]) <= bound) continue;
+    ADD_FAILURE() << what << ": element " << i << " is " << got.values[i]
+                  << ", expected " << want[i] << " within " << bound;
+    ++reported;
+  }
+}
+
+void ExpectSame(const Array& got, const Array& want, const std::string& what) {
+  EXPECT_EQ(got.dtype, want.dtype) << what;
+  ASSERT_EQ(got.shape, want.shape) << what;
+  int reported = 0;
+  for (size_t i = 0; i < want.values.size() && reported < 5; ++i) {
+    const double a = got.values[i], b = want.values[i];
+    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
+    ADD_FAILURE() << what << ": element " << i << " is " << a << ", expected "
+                  << b;
+    ++reported;
+  }
+}
+
+}  // namespace plo::testing
