@@ -46,6 +46,9 @@ struct ExecutorOptions {
   // read back.
   bool canary = true;
   bool trace = false;
+  // For kernels that run on the host; must outlive the executor. Null: they run
+  // on the worker of the host stream alone.
+  HostPool* host_pool = nullptr;
   // For tests: microseconds to sleep before each task of a stream.
   std::function<int(StreamKind, OpId)> delay_us;
   int64_t initial_data_step = 0;
