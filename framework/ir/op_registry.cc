@@ -147,7 +147,7 @@ std::vector<std::string> OpRegistry::Types() const {
 
 // --- Checks ---
 
-void NormalizeOp(const OpRegistry& registry, const Program& program, Op& op) {
+void CheckOp(const OpRegistry& registry, const Op& op) {
   const OpSchema& schema = registry.Get(op.type);
   CheckSlots(op, op.inputs, schema.inputs, "input");
   CheckSlots(op, op.outputs, schema.outputs, "output");
@@ -162,12 +162,27 @@ void NormalizeOp(const OpRegistry& registry, const Program& program, Op& op) {
                 AttrTypeName(def->type));
   }
   for (const AttrDef& def : schema.attrs) {
-    if (op.attrs.Has(def.name)) continue;
-    PLO_ENFORCE(!def.required, kInvalidArgument, Describe(op), ": attribute '",
-                def.name, "' is missing");
-    op.attrs.Set(def.name, def.default_value);
+    PLO_ENFORCE(op.attrs.Has(def.name), kInvalidArgument, Describe(op),
+                ": attribute '", def.name, "' is missing");
   }
+}
+
+void NormalizeOp(const OpRegistry& registry, const Program& program, Op& op) {
+  for (const AttrDef& def : registry.Get(op.type).attrs) {
+    if (!def.required && !op.attrs.Has(def.name)) {
+      op.attrs.Set(def.name, def.default_value);
+    }
+  }
+  CheckOp(registry, op);
   (void)program;
+}
+
+void NormalizeProgram(Program& program, const OpRegistry& registry) {
+  for (int s = 0; s < kSectionCount; ++s) {
+    for (const auto& op : program.ops(static_cast<Section>(s))) {
+      NormalizeOp(registry, program, *op);
+    }
+  }
 }
 
 std::vector<InferContext::Result> InferOp(const OpRegistry& registry,

@@ -176,6 +176,15 @@ class OpRegistry {
 // names and types of `op` against its schema. Throws InvalidArgument.
 void NormalizeOp(const OpRegistry& registry, const Program& program, Op& op);
 
+// NormalizeOp for every op. The pass manager calls it around each pass, so that
+// passes may leave defaults out; whoever builds programs otherwise calls one of
+// the two, since the verifier and kernels want every attribute.
+void NormalizeProgram(Program& program,
+                      const OpRegistry& registry = OpRegistry::Global());
+
+// NormalizeOp without the filling in: an absent attribute is an error.
+void CheckOp(const OpRegistry& registry, const Op& op);
+
 // Runs the schema's shape rule. Throws InvalidArgument.
 std::vector<InferContext::Result> InferOp(const OpRegistry& registry,
                                           const Program& program, const Op& op);

@@ -1,6 +1,7 @@
 #include "framework/ir/program.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace plo {
 namespace {
@@ -335,6 +336,44 @@ void Program::EraseOp(OpId id) {
   for (auto& section : sections_) {
     for (auto& other : section) std::erase(other->after, id);
   }
+  index_valid_ = false;
+}
+
+void Program::EraseOps(const std::vector<OpId>& ids) {
+  if (ids.empty()) return;
+  const std::unordered_set<OpId> gone(ids.begin(), ids.end());
+  for (OpId id : gone) op(id);  // must exist
+  for (auto& section : sections_) {
+    std::erase_if(section,
+                  [&](const auto& op) { return gone.count(op->id) > 0; });
+    for (auto& op : section) {
+      std::erase_if(op->after, [&](OpId id) { return gone.count(id) > 0; });
+    }
+  }
+  for (OpId id : gone) op_by_id_.erase(id);
+  index_valid_ = false;
+}
+
+void Program::Reorder(Section section, const std::vector<OpId>& order) {
+  auto& list = sections_[static_cast<size_t>(section)];
+  std::unordered_map<OpId, size_t> positions;
+  for (size_t i = 0; i < list.size(); ++i) positions[list[i]->id] = i;
+  PLO_ENFORCE(order.size() == list.size(), kInvalidArgument, "order has ",
+              order.size(), " ops, section ", Name(section), " has ",
+              list.size());
+  std::vector<size_t> from;
+  for (OpId id : order) {
+    const auto it = positions.find(id);
+    PLO_ENFORCE(it != positions.end(), kInvalidArgument, "op #", id,
+                " stands twice in the new order of section ", Name(section),
+                " or is not in it");
+    from.push_back(it->second);
+    positions.erase(it);
+  }
+  std::vector<std::unique_ptr<Op>> reordered;
+  reordered.reserve(list.size());
+  for (size_t i : from) reordered.push_back(std::move(list[i]));
+  list = std::move(reordered);
   index_valid_ = false;
 }
 

@@ -256,6 +256,12 @@ class Program {
   Op& InsertAfter(OpId position, OpSpec spec);
   // Also drops the op from every `after` list.
   void EraseOp(OpId id);
+  // The same for many ops, in linear time.
+  void EraseOps(const std::vector<OpId>& ids);
+  // Gives the ops of a section a new order, a permutation of their ids, in
+  // linear time: a pass that adds many ops appends them and reorders once.
+  // Throws InvalidArgument if `order` is no permutation.
+  void Reorder(Section section, const std::vector<OpId>& order);
   // Moves an op in front of another of the same section.
   void MoveBefore(OpId id, OpId position);
   const Op& op(OpId id) const;

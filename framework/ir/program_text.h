@@ -13,6 +13,9 @@ namespace plo {
 // defaults are left out. docs/ir_format.md has the grammar.
 std::string PrintProgram(const Program& program);
 
+// An attribute's value as the text form has it.
+std::string AttrText(const Attr& value);
+
 // Throws InvalidArgument with line and column.
 Program ParseProgram(std::string_view text);
 
