@@ -7,6 +7,7 @@
 #ifndef PLO_OPERATORS_VECTOR_OPS_IMPL_H_
 #define PLO_OPERATORS_VECTOR_OPS_IMPL_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "operators/vector_ops.h"
