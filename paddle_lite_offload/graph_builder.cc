@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "framework/ir/verifier.h"
+#include "operators/register_ops.h"
 
 namespace plo {
 namespace {
@@ -59,6 +60,7 @@ RegionScope::~RegionScope() { builder_.PopRegion(); }
 
 GraphBuilder::GraphBuilder(std::string name, int64_t seed)
     : id_(NextProgramId()) {
+  RegisterBuiltinOps();
   program_.name = std::move(name);
   program_.seed = seed;
 }

@@ -1,0 +1,301 @@
+#include "paddle_lite_offload/train_config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <type_traits>
+
+#include "paddle_lite_offload/train_config_fields.h"
+
+namespace plo {
+namespace {
+
+// Generous, and small enough that no later sum of bytes overflows.
+constexpr int64_t kMaxLayers = 10000;
+constexpr double kMaxParameters = 1e15;
+
+void RequireOneOf(const char* flag, std::string_view value,
+                  std::initializer_list<std::string_view> choices) {
+  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
+  std::string list;
+  for (std::string_view choice : choices) {
+    list += (list.empty() ? "" : ", ") + std::string(choice);
+  }
+  PLO_THROW(kInvalidArgument, "--", flag, "=", value, ": expected one of ",
+            list);
+}
+
+void RequireAtLeast(const char* flag, int64_t value, int64_t least) {
+  PLO_ENFORCE(value >= least, kInvalidArgument, "--", flag,
+              " must be at least ", least, ", got ", value);
+}
+
+void RequirePositive(const char* flag, double value) {
+  PLO_ENFORCE(std::isfinite(value) && value > 0, kInvalidArgument, "--", flag,
+              " must be a positive finite number, got ", value);
+}
+
+std::vector<std::string> SplitList(const std::string& text) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find('+', begin), text.size());
+    if (end > begin) parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+// The number in `text`, or nothing unless all of it is one.
+std::optional<double> ParseNumber(const std::string& text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  if (result.ec != std::errc() || result.ptr != end) return std::nullopt;
+  return value;
+}
+
+void CheckModel(const TrainConfig& c) {
+  RequireOneOf("model", c.model, {"mlp", "gpt"});
+  RequireAtLeast("layers", c.layers, 1);
+  PLO_ENFORCE(c.layers <= kMaxLayers, kInvalidArgument,
+              "--layers must be at most ", kMaxLayers, ", got ", c.layers);
+  RequireAtLeast("hidden", c.hidden, 1);
+  RequireAtLeast("heads", c.heads, 1);
+  RequireAtLeast("kv_heads", c.kv_heads, 0);
+  RequireAtLeast("ffn_hidden", c.ffn_hidden, 0);
+  RequireAtLeast("seq_len", c.seq_len, 1);
+  RequireAtLeast("vocab_size", c.vocab_size, 1);
+  RequireAtLeast("micro_batch", c.micro_batch, 1);
+  PLO_ENFORCE(c.dropout >= 0 && c.dropout < 1, kInvalidArgument,
+              "--dropout must be in [0, 1), got ", c.dropout);
+  if (c.model == "gpt") {
+    PLO_ENFORCE(c.hidden % c.heads == 0, kInvalidArgument, "--heads=", c.heads,
+                " does not divide --hidden=", c.hidden);
+    PLO_ENFORCE(c.kv_heads == 0 || c.heads % c.kv_heads == 0, kInvalidArgument,
+                "--kv_heads=", c.kv_heads,
+                " does not divide --heads=", c.heads);
+  }
+  const double hidden = static_cast<double>(c.hidden);
+  const double ffn =
+      c.ffn_hidden > 0 ? static_cast<double>(c.ffn_hidden) : 4 * hidden;
+  const double parameters =
+      static_cast<double>(c.layers) * hidden * (4 * hidden + 2 * ffn) +
+      hidden * (2.0 * static_cast<double>(c.vocab_size) +
+                static_cast<double>(c.seq_len));
+  PLO_ENFORCE(parameters < kMaxParameters, kInvalidArgument,
+              "a model of about ", parameters,
+              " params overflows: ", "--layers=", c.layers,
+              " --hidden=", c.hidden, " --ffn_hidden=", c.ffn_hidden,
+              " --vocab_size=", c.vocab_size, " --seq_len=", c.seq_len);
+}
+
+void CheckSteps(const TrainConfig& c, int world_size) {
+  RequireAtLeast("steps", c.steps, 1);
+  RequireAtLeast("accumulate_steps", c.accumulate_steps, 1);
+  int64_t samples = 0;
+  PLO_ENFORCE(
+      !__builtin_mul_overflow(c.micro_batch, c.accumulate_steps, &samples) &&
+          !__builtin_mul_overflow(samples, int64_t{world_size}, &samples) &&
+          !__builtin_mul_overflow(samples, c.seq_len, &samples) &&
+          !__builtin_mul_overflow(samples, c.steps, &samples),
+      kInvalidArgument,
+      "the number of tokens of the run overflows: --steps=", c.steps,
+      " --micro_batch=", c.micro_batch,
+      " --accumulate_steps=", c.accumulate_steps, " --seq_len=", c.seq_len);
+  PLO_ENFORCE(c.text.empty() || c.tokens.empty(), kInvalidArgument,
+              "--text and --tokens exclude each other");
+  PLO_ENFORCE(c.model == "gpt" || (c.text.empty() && c.tokens.empty()),
+              kInvalidArgument, "--text and --tokens need --model=gpt; the ",
+              "mlp learns a function of random vectors");
+  PLO_ENFORCE(c.text.empty() || c.vocab_size >= 256, kInvalidArgument,
+              "--text needs --vocab_size of at least 256, one id per byte, "
+              "got ",
+              c.vocab_size);
+  RequireAtLeast("generate", c.generate, 0);
+  PLO_ENFORCE(c.generate == 0 || c.model == "gpt", kInvalidArgument,
+              "--generate needs --model=gpt");
+  PLO_ENFORCE(c.generate == 0 || c.vocab_size >= 256, kInvalidArgument,
+              "--generate writes bytes and needs --vocab_size of at least 256");
+  PLO_ENFORCE(std::isfinite(c.temperature) && c.temperature >= 0,
+              kInvalidArgument, "--temperature must be a finite number and ",
+              "not negative, got ", c.temperature);
+}
+
+void CheckNumerics(const TrainConfig& c) {
+  RequireOneOf("dtype", c.dtype, {"fp32", "bf16", "fp16"});
+  RequireOneOf("grad_dtype", c.grad_dtype, {"same", "fp32"});
+  PLO_ENFORCE(std::isfinite(c.clip_norm) && c.clip_norm >= 0, kInvalidArgument,
+              "--clip_norm must be a finite number and not negative, got ",
+              c.clip_norm);
+  RequirePositive("init_loss_scale", c.init_loss_scale);
+  RequirePositive("min_loss_scale", c.min_loss_scale);
+  PLO_ENFORCE(std::isfinite(c.loss_scale_growth) && c.loss_scale_growth >= 1,
+              kInvalidArgument, "--loss_scale_growth must be at least 1, got ",
+              c.loss_scale_growth);
+  PLO_ENFORCE(c.loss_scale_backoff > 0 && c.loss_scale_backoff <= 1,
+              kInvalidArgument, "--loss_scale_backoff must be in (0, 1], got ",
+              c.loss_scale_backoff);
+  RequireAtLeast("loss_scale_window", c.loss_scale_window, 1);
+  InitialLossScale(c);
+  MakeOptimizer(c).Validate();
+}
+
+void CheckMemory(const TrainConfig& c, int world_size) {
+  PLO_ENFORCE(c.sharding_stage >= 0 && c.sharding_stage <= 3, kInvalidArgument,
+              "--sharding_stage must be 0, 1, 2 or 3, got ", c.sharding_stage);
+  PLO_ENFORCE(c.sharding_stage != 3, kUnimplemented,
+              "--sharding_stage=3 is not built yet");
+  RequireAtLeast("sharding_degree", c.sharding_degree, 0);
+  PLO_ENFORCE(c.sharding_degree <= world_size, kInvalidArgument,
+              "--sharding_degree=", c.sharding_degree, " exceeds the ",
+              world_size, " ranks");
+  PLO_ENFORCE(c.sharding_degree == 0 || c.sharding_degree == world_size,
+              kUnimplemented, "--sharding_degree=", c.sharding_degree,
+              " below the ", world_size, " ranks is not built yet");
+  RequirePositive("bucket_mb", c.bucket_mb);
+  RequireOneOf("recompute", c.recompute,
+               {"none", "cheap", "selective", "full"});
+  RequireOneOf("offload_mode", c.offload_mode, {"overlap", "sync"});
+  for (const std::string& part : SplitList(c.offload)) {
+    RequireOneOf("offload", part, {"none", "optimizer", "params", "auto"});
+    PLO_ENFORCE(part != "params" && part != "auto", kUnimplemented,
+                "--offload=", part, " is not built yet");
+  }
+  PLO_ENFORCE(c.offload == "none" || c.offload == "optimizer", kInvalidArgument,
+              "--offload=", c.offload, ": expected none or optimizer");
+  PLO_ENFORCE(c.offload_fraction >= 0 && c.offload_fraction <= 1,
+              kInvalidArgument, "--offload_fraction must be in [0, 1], got ",
+              c.offload_fraction);
+  PLO_ENFORCE(c.offload_streamed_fraction == "auto" ||
+                  c.offload_streamed_fraction == "0",
+              kUnimplemented,
+              "--offload_streamed_fraction=", c.offload_streamed_fraction,
+              " is not built yet");
+  PLO_ENFORCE(c.offload_activations.empty(), kUnimplemented,
+              "--offload_activations is not built yet");
+  PLO_ENFORCE(c.prefetch_depth >= 1 && c.prefetch_depth <= 1024,
+              kInvalidArgument, "--prefetch_depth must be in [1, 1024], got ",
+              c.prefetch_depth);
+  RequireAtLeast("device_memory_limit", c.device_memory_limit, 0);
+  RequireAtLeast("host_memory_limit", c.host_memory_limit, 0);
+}
+
+}  // namespace
+
+void ValidateTrainConfig(const TrainConfig& c, int world_size) {
+  CheckModel(c);
+  CheckSteps(c, world_size);
+  CheckNumerics(c);
+  CheckMemory(c, world_size);
+  RequireOneOf("device", c.device, {"auto", "cpu", "cuda"});
+  PLO_ENFORCE(c.save_dir.empty(), kUnimplemented,
+              "--save_dir: checkpoints are not built yet");
+  PLO_ENFORCE(c.save_every == 0, kUnimplemented,
+              "--save_every: checkpoints are not built yet");
+  PLO_ENFORCE(c.resume.empty(), kUnimplemented,
+              "--resume: checkpoints are not built yet");
+}
+
+Program BuildModel(const TrainConfig& c, ModelMode mode) {
+  Program program;
+  if (c.model == "mlp") {
+    program = BuildMlp({.layers = c.layers,
+                        .hidden = c.hidden,
+                        .micro_batch = c.micro_batch,
+                        .dropout = c.dropout,
+                        .seed = c.seed},
+                       mode);
+  } else {
+    program = BuildGpt(
+        {.layers = c.layers,
+         .hidden = c.hidden,
+         .heads = c.heads,
+         .kv_heads = c.kv_heads,
+         .ffn_hidden = c.ffn_hidden,
+         .seq_len = c.seq_len,
+         .vocab_size = c.vocab_size,
+         .micro_batch = mode == ModelMode::kGenerate ? 1 : c.micro_batch,
+         .tied_head = c.tied_head,
+         .dropout = c.dropout,
+         .seed = c.seed},
+        mode);
+  }
+  MakeOptimizer(c).ApplyGroups(program);
+  return program;
+}
+
+Optimizer MakeOptimizer(const TrainConfig& c) {
+  Optimizer optimizer;
+  optimizer.type = c.optimizer;
+  optimizer.lr = c.lr;
+  optimizer.beta1 = c.beta1;
+  optimizer.beta2 = c.beta2;
+  optimizer.eps = c.eps;
+  optimizer.momentum = c.momentum;
+  optimizer.weight_decay = c.weight_decay;
+  optimizer.schedule = {.kind = c.lr_schedule,
+                        .warmup_steps = c.warmup_steps,
+                        .total_steps = c.steps,
+                        .min_ratio = c.min_lr_ratio};
+  for (const std::string& pattern : SplitList(c.freeze)) {
+    optimizer.groups.push_back({.pattern = pattern, .trainable = false});
+  }
+  return optimizer;
+}
+
+std::optional<double> InitialLossScale(const TrainConfig& c) {
+  if (c.loss_scale == "none") return std::nullopt;
+  if (c.loss_scale == "auto" && c.dtype != "fp16") return std::nullopt;
+  if (c.loss_scale == "auto" || c.loss_scale == "dynamic") {
+    return c.init_loss_scale;
+  }
+  const std::optional<double> scale = ParseNumber(c.loss_scale);
+  PLO_ENFORCE(scale, kInvalidArgument, "--loss_scale=", c.loss_scale,
+              ": expected dynamic, none, auto or a number");
+  RequirePositive("loss_scale", *scale);
+  return scale;
+}
+
+PipelineOptions MakePipelineOptions(const TrainConfig& c) {
+  PipelineOptions options;
+  options.dtype = ParseDType(c.dtype);
+  options.fp32_grads = c.grad_dtype == "fp32";
+  options.recompute = c.recompute;
+  options.sharding_stage = static_cast<int>(c.sharding_stage);
+  options.bucket_mb = c.bucket_mb;
+  options.accumulate_steps = c.accumulate_steps;
+  if (const auto scale = InitialLossScale(c)) {
+    options.loss_scaling = {
+        .dynamic = c.loss_scale == "auto" || c.loss_scale == "dynamic",
+        .init = *scale,
+        .growth = c.loss_scale_growth,
+        .backoff = c.loss_scale_backoff,
+        .window = c.loss_scale_window,
+        .min = c.min_loss_scale};
+  }
+  options.clip_norm = c.clip_norm;
+  options.offload_optimizer = c.offload == "optimizer";
+  options.offload_fraction = c.offload_fraction;
+  options.offload_mode = c.offload_mode;
+  options.prefetch_depth = c.prefetch_depth;
+  return options;
+}
+
+nlohmann::json ToJson(const TrainConfig& config) {
+  nlohmann::json json = nlohmann::json::object();
+  TrainConfig copy = config;
+  VisitFields(copy, [&json](const char* name, auto field, const char*) {
+    if constexpr (std::is_same_v<decltype(field), ByteCount>) {
+      json[name] = *field.bytes;
+    } else {
+      json[name] = *field;
+    }
+  });
+  return json;
+}
+
+}  // namespace plo
