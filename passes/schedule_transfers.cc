@@ -1,0 +1,256 @@
+// schedule_transfers(depth=2)
+//
+// Puts what moves bytes on streams of its own and bounds how many gradient
+// buckets are alive at once. Changes neither what is computed nor the order in
+// which ops are issued.
+//
+// Streams, in micro and update (startup is serial):
+//   collectives -> comm, copy_d2h -> d2h, copy_h2d -> h2d; in micro also what
+//   consumes a reduced bucket (grad_stats, accumulate) -> comm, so that the
+//   compute stream need not wait for the reduction.
+// Credit edges, for the buckets in the order in which micro lets go of them:
+//   the first op that writes bucket k+depth's gradient starts after the last
+//   micro op that touches bucket k's; where bucket k's copy to the host is
+//   what frees its shard, the reduction of bucket k+depth starts after that
+//   copy. So `depth` gradient buckets and as many shards are in flight. A
+//   bucket whose first writer comes before that point (a tied weight's) lies
+//   outside the ring.
+// Drain edge, with accumulation: the op that follows `depth` blocks into the
+//   forward pass starts after the last reduction, which belongs to the
+//   micro-step before: gradient buckets do not outlive the start of forward.
+//
+// Runs last.
+#include <algorithm>
+#include <memory>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "framework/ir/op_registry.h"
+#include "passes/passes.h"
+#include "passes/rewrite_utils.h"
+
+namespace plo {
+namespace {
+
+constexpr int64_t kMaxDepth = 1 << 20;
+
+struct StreamChange {
+  OpId op = kNoId;
+  StreamKind stream = StreamKind::kCompute;
+};
+
+struct Edge {
+  OpId waiter = kNoId;
+  OpId op = kNoId;
+};
+
+// Uses of one storage by the micro section, as positions in it.
+struct Uses {
+  size_t first_write = 0;
+  size_t last = 0;
+  bool in_micro = false;
+  bool in_update = false;
+};
+
+// A bucket's gradient on its way through micro.
+struct Passage {
+  Uses grad;               // the storage that backward writes
+  size_t reduction = 0;    // the op that writes the shard
+  size_t shard_last = 0;   // the last op that reads the shard
+  bool has_shard = false;  // a storage of its own that dies in micro
+};
+
+class ScheduleTransfers : public Pass {
+ public:
+  explicit ScheduleTransfers(int64_t depth) : depth_(depth) {
+    PLO_ENFORCE(depth >= 1 && depth <= kMaxDepth, kInvalidArgument,
+                "depth must be in [1, ", kMaxDepth, "], got ", depth);
+  }
+  std::string_view name() const override { return "schedule_transfers"; }
+
+  bool Run(Program& program) override {
+    std::vector<StreamChange> changes;
+    CollectStreams(program, Section::kMicro, changes);
+    CollectStreams(program, Section::kUpdate, changes);
+    std::unordered_map<OpId, StreamKind> new_stream;
+    for (const StreamChange& change : changes) {
+      new_stream.emplace(change.op, change.stream);
+    }
+    std::vector<Edge> edges = CollectEdges(program, new_stream);
+    std::erase_if(edges, [&](const Edge& edge) {
+      const std::vector<OpId>& after = program.op(edge.waiter).after;
+      return std::find(after.begin(), after.end(), edge.op) != after.end();
+    });
+
+    for (const StreamChange& change : changes) {
+      program.mutable_op(change.op).stream = change.stream;
+    }
+    for (const Edge& edge : edges) AddAfter(program, edge.waiter, edge.op);
+    return !changes.empty() || !edges.empty();
+  }
+
+ private:
+  static void CollectStreams(const Program& program, Section section,
+                             std::vector<StreamChange>& changes);
+  std::vector<Edge> CollectEdges(
+      const Program& program,
+      const std::unordered_map<OpId, StreamKind>& new_stream) const;
+  std::vector<Passage> CollectPassages(const Program& program) const;
+
+  const int64_t depth_;
+};
+
+void ScheduleTransfers::CollectStreams(const Program& program, Section section,
+                                       std::vector<StreamChange>& changes) {
+  const OpRegistry& registry = OpRegistry::Global();
+  std::unordered_map<VarId, StreamKind> written_on;  // by var
+  for (const auto& op : program.ops(section)) {
+    StreamKind stream = op->stream;
+    if (op->type == "copy_d2h") {
+      stream = StreamKind::kD2H;
+    } else if (op->type == "copy_h2d") {
+      stream = StreamKind::kH2D;
+    } else if (registry.Get(op->type).collective) {
+      stream = StreamKind::kComm;
+    } else if (section == Section::kMicro &&
+               (op->type == "grad_stats" || op->type == "accumulate")) {
+      const auto it = written_on.find(op->In1("x"));
+      if (it != written_on.end() && it->second == StreamKind::kComm) {
+        stream = StreamKind::kComm;
+      }
+    }
+    for (const Slot& slot : op->outputs) {
+      for (VarId v : slot.vars) written_on[v] = stream;
+    }
+    if (stream != op->stream) changes.push_back({op->id, stream});
+  }
+}
+
+std::vector<Passage> ScheduleTransfers::CollectPassages(
+    const Program& program) const {
+  std::unordered_map<VarId, Uses> uses;  // of gradient storages and shards
+  const auto& micro = program.ops(Section::kMicro);
+  // The var that micro reduces a bucket into, by the bucket's storage.
+  std::unordered_map<VarId, VarId> shard_of;
+  for (const Bucket& bucket : program.buckets) {
+    if (bucket.grad != kNoId) uses[program.StorageOf(bucket.grad)] = {};
+  }
+  for (const auto& op : micro) {
+    if (op->type != "reduce_scatter") continue;
+    const VarId from = program.StorageOf(op->In1("x"));
+    const VarId to = program.StorageOf(op->Out1("out"));
+    if (from == to || uses.count(from) == 0) continue;
+    shard_of[from] = to;
+    uses[to] = {};
+  }
+  const auto visit = [&](const Op& op, auto&& record) {
+    for (const Slot& slot : op.inputs) {
+      for (VarId v : slot.vars) {
+        const auto it = uses.find(program.StorageOf(v));
+        if (it != uses.end()) record(it->second, false);
+      }
+    }
+    for (const Slot& slot : op.outputs) {
+      for (VarId v : slot.vars) {
+        const auto it = uses.find(program.StorageOf(v));
+        if (it != uses.end()) record(it->second, true);
+      }
+    }
+  };
+  for (size_t i = 0; i < micro.size(); ++i) {
+    visit(*micro[i], [i](Uses& use, bool write) {
+      if (write && !use.in_micro) {
+        use.first_write = i;
+        use.in_micro = true;
+      }
+      use.last = i;
+    });
+  }
+  for (const auto& op : program.ops(Section::kUpdate)) {
+    visit(*op, [](Uses& use, bool) { use.in_update = true; });
+  }
+
+  std::vector<Passage> passages;
+  for (const Bucket& bucket : program.buckets) {
+    if (bucket.grad == kNoId) continue;
+    const VarId storage = program.StorageOf(bucket.grad);
+    const Uses& grad = uses.at(storage);
+    if (!grad.in_micro || grad.in_update) continue;
+    Passage passage;
+    passage.grad = grad;
+    const auto shard = shard_of.find(storage);
+    if (shard != shard_of.end()) {
+      const Uses& use = uses.at(shard->second);
+      passage.has_shard = !use.in_update;
+      passage.reduction = use.first_write;
+      passage.shard_last = use.last;
+    }
+    passages.push_back(passage);
+  }
+  std::sort(passages.begin(), passages.end(),
+            [](const Passage& a, const Passage& b) {
+              return a.grad.last < b.grad.last;
+            });
+  return passages;
+}
+
+std::vector<Edge> ScheduleTransfers::CollectEdges(
+    const Program& program,
+    const std::unordered_map<OpId, StreamKind>& new_stream) const {
+  const auto& micro = program.ops(Section::kMicro);
+  const auto stream_of = [&](size_t position) {
+    const auto it = new_stream.find(micro[position]->id);
+    return it == new_stream.end() ? micro[position]->stream : it->second;
+  };
+  std::vector<Edge> edges;
+  // An earlier op of the same stream is waited for anyway.
+  const auto add = [&](size_t waiter, size_t position) {
+    if (position < waiter && stream_of(position) != stream_of(waiter)) {
+      edges.push_back({micro[waiter]->id, micro[position]->id});
+    }
+  };
+  const std::vector<Passage> passages = CollectPassages(program);
+  const size_t depth = static_cast<size_t>(depth_);
+  for (size_t k = 0; k + depth < passages.size(); ++k) {
+    const Passage& freed = passages[k];
+    const Passage& next = passages[k + depth];
+    add(next.grad.first_write, freed.grad.last);
+    if (freed.has_shard && next.has_shard) {
+      add(next.reduction, freed.shard_last);
+    }
+  }
+
+  if (program.accumulate_steps > 1 && !passages.empty()) {
+    size_t drained = 0;
+    for (const Passage& passage : passages) {
+      drained = std::max({drained, passage.grad.last, passage.shard_last});
+    }
+    const auto block = [&](size_t i) {
+      const std::string_view region = micro[i]->region;
+      return region.substr(0, region.find('/'));
+    };
+    int64_t blocks = 0;
+    size_t waiter = 0;
+    while (waiter + 1 < micro.size() && blocks < depth_ &&
+           micro[waiter]->role == Role::kForward) {
+      ++waiter;
+      if (!block(waiter - 1).empty() && block(waiter) != block(waiter - 1)) {
+        ++blocks;
+      }
+    }
+    if (stream_of(drained) != stream_of(waiter)) {
+      edges.push_back({micro[waiter]->id, micro[drained]->id});
+    }
+  }
+  return edges;
+}
+
+}  // namespace
+
+std::unique_ptr<Pass> MakeScheduleTransfers(PassOptions& options) {
+  return std::make_unique<ScheduleTransfers>(options.Int("depth", 2));
+}
+
+}  // namespace plo
