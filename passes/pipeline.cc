@@ -59,14 +59,14 @@ std::string Join(const std::vector<std::string>& parts) {
   return joined;
 }
 
-void AddRecompute(const PipelineOptions& o, PipelineText& text) {
+void AddRecompute(const DefaultPipelineOptions& o, PipelineText& text) {
   text.Pass("recompute").Option("policy", o.recompute);
   if (!o.recompute_regions.empty()) {
     text.Option("regions", Join(o.recompute_regions));
   }
 }
 
-void AddLossScaling(const PipelineOptions& o, PipelineText& text) {
+void AddLossScaling(const DefaultPipelineOptions& o, PipelineText& text) {
   text.Pass("insert_loss_scaling")
       .Option("mode", o.loss_scale)
       .Option("init", o.init_loss_scale);
@@ -78,23 +78,9 @@ void AddLossScaling(const PipelineOptions& o, PipelineText& text) {
       .Option("min_scale", o.min_loss_scale);
 }
 
-void AddOptimizer(const PipelineOptions& o, PipelineText& text) {
-  text.Pass("insert_optimizer").Option("type", o.optimizer).Option("lr", o.lr);
-  if (o.optimizer == "sgd") {
-    text.Option("momentum", o.momentum);
-  } else {
-    text.Option("beta1", o.beta1).Option("beta2", o.beta2).Option("eps", o.eps);
-  }
-  text.Option("weight_decay", o.weight_decay)
-      .Option("lr_schedule", o.lr_schedule)
-      .Option("warmup_steps", o.warmup_steps)
-      .Option("total_steps", o.total_steps)
-      .Option("min_lr_ratio", o.min_lr_ratio);
-}
-
 }  // namespace
 
-std::string DefaultPipeline(const PipelineOptions& o) {
+std::string DefaultPipeline(const DefaultPipelineOptions& o) {
   PipelineText text;
   // First: gradients take the dtype of what they are gradients of.
   if (o.dtype != DType::kFp32) {
@@ -127,7 +113,7 @@ std::string DefaultPipeline(const PipelineOptions& o) {
         .Option("mode", o.clip_mode);
   }
   // Needs final gradients and the record; makes the states.
-  AddOptimizer(o, text);
+  text.Pass(o.insert_optimizer);
   // Moves states that exist, without knowing how they came about.
   if (o.offload_optimizer) {
     text.Pass("offload_optimizer")
@@ -138,14 +124,6 @@ std::string DefaultPipeline(const PipelineOptions& o) {
   text.Pass("fuse_ops");
   // Last: it orders what all the others have put in, and adds nothing.
   text.Pass("schedule_transfers").Option("depth", o.prefetch_depth);
-  return text.Finish();
-}
-
-std::string EvalPipeline(const PipelineOptions& o) {
-  PipelineText text;
-  if (o.dtype != DType::kFp32) {
-    text.Pass("apply_amp").Option("dtype", o.dtype);
-  }
   return text.Finish();
 }
 

@@ -13,9 +13,9 @@ namespace plo {
 // Fills PassRegistry::Global(). Idempotent and thread-safe.
 void RegisterBuiltinPasses();
 
-// What a training run asks of its pipeline. Values are checked by the passes,
+// What a training run asks of its passes. Values are checked by the passes,
 // under the option names of their own.
-struct PipelineOptions {
+struct DefaultPipelineOptions {
   DType dtype = DType::kFp32;
   std::string recompute = "cheap";             // none, cheap, selective, full
   std::vector<std::string> recompute_regions;  // for selective
@@ -37,17 +37,8 @@ struct PipelineOptions {
   std::string clip_mode = "global_norm";  // or norm, value
   double clip_norm = 0;                   // 0: gradients are not clipped
 
-  std::string optimizer = "adamw";  // or adam, sgd
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0.01;
-  double momentum = 0.9;  // of sgd
-  std::string lr_schedule = "constant";
-  int64_t warmup_steps = 0;
-  int64_t total_steps = 0;
-  double min_lr_ratio = 0;
+  // The whole entry, made by who knows the optimizer.
+  std::string insert_optimizer = "insert_optimizer(type=adamw)";
 
   bool offload_optimizer = false;
   double offload_fraction = 1;
@@ -56,13 +47,10 @@ struct PipelineOptions {
   int64_t prefetch_depth = 2;
 };
 
-// The pipeline that turns a model's forward program into a training program.
-// The same options give the same text, and numbers round-trip.
-std::string DefaultPipeline(const PipelineOptions& options);
-
-// What an eval program of the same model runs through: only what changes the
-// params' dtype.
-std::string EvalPipeline(const PipelineOptions& options);
+// The pipeline that turns a model's forward program into a training program:
+// the one place that knows the order. The same options give the same text, and
+// numbers round-trip.
+std::string DefaultPipeline(const DefaultPipelineOptions& options);
 
 }  // namespace plo
 
