@@ -17,8 +17,8 @@ void RegisterBuiltinPasses();
 // under the option names of their own.
 struct DefaultPipelineOptions {
   DType dtype = DType::kFp32;
-  std::string recompute = "cheap";             // none, cheap, selective, full
-  std::vector<std::string> recompute_regions;  // for selective
+  std::string recompute = "cheap";  // none, cheap, selective, full
+  std::vector<std::string> recompute_regions = {};  // for selective
 
   int64_t sharding_stage = 2;
   int64_t sharding_degree = 1;  // ranks
