@@ -131,6 +131,9 @@ void RegisterBuiltinPasses() {
   static std::once_flag once;
   std::call_once(once, [] {
     PassRegistry& registry = PassRegistry::Global();
+    registry.Register("apply_amp", MakeApplyAmp);
+    registry.Register("append_backward", MakeAppendBackward);
+    registry.Register("recompute", MakeRecompute);
     registry.Register("shard_optimizer", MakeShardOptimizer);
     registry.Register("accumulate_micro_steps", MakeAccumulateMicroSteps);
     registry.Register("check_gradients", MakeCheckGradients);
@@ -138,6 +141,7 @@ void RegisterBuiltinPasses() {
     registry.Register("clip_gradients", MakeClipGradients);
     registry.Register("insert_optimizer", MakeInsertOptimizer);
     registry.Register("offload_optimizer", MakeOffloadOptimizer);
+    registry.Register("fuse_ops", MakeFuseOps);
     registry.Register("schedule_transfers", MakeScheduleTransfers);
   });
 }
