@@ -1,0 +1,226 @@
+#include "framework/plan/offsets.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <tuple>
+
+namespace plo::planning {
+namespace {
+
+int64_t Align(int64_t bytes) {
+  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+}
+
+int64_t Lifetime(const PackItem& item) {
+  int64_t length = 0;
+  for (const LiveRange& range : item.live) length += range.end - range.begin;
+  return length;
+}
+
+enum class Gap { kSmallest, kLowest };
+
+// Places items one by one into gaps between those placed before.
+class Placer {
+ public:
+  Placer(const std::vector<PackItem>& items, Gap gap)
+      : items_(items), gap_(gap) {
+    placed_.reserve(items.size());
+    packing_.offsets.assign(items.size(), 0);
+  }
+
+  void Place(size_t index) {
+    const PackItem& item = items_[index];
+    if (item.bytes == 0 || item.live.empty()) return;
+    const int64_t need = Align(item.bytes);
+    int64_t best = -1;
+    int64_t best_gap = std::numeric_limits<int64_t>::max();
+    int64_t top = 0;  // end of the neighbours below
+    for (const Placed& other : placed_) {
+      if (!Overlaps(item, other)) continue;
+      const int64_t gap = other.offset - top;
+      if (gap >= need && gap < best_gap) {
+        best = top;
+        best_gap = gap;
+        if (gap == need || gap_ == Gap::kLowest) break;
+      }
+      top = std::max(top, other.end);
+    }
+    const int64_t offset = best >= 0 ? best : top;
+    packing_.offsets[index] = offset;
+    packing_.end = std::max(packing_.end, offset + item.bytes);
+    Placed entry{offset, offset + need, item.live[0], &item};
+    placed_.insert(std::upper_bound(placed_.begin(), placed_.end(), entry,
+                                    [](const Placed& a, const Placed& b) {
+                                      return a.offset < b.offset;
+                                    }),
+                   entry);
+  }
+
+  const Packing& packing() const { return packing_; }
+
+ private:
+  struct Placed {
+    int64_t offset;
+    int64_t end;
+    LiveRange first;  // at hand for the common case of one range
+    const PackItem* item;
+  };
+
+  static bool Overlaps(LiveRange a, LiveRange b) {
+    return a.begin < b.end && b.begin < a.end;
+  }
+  static bool Overlaps(const PackItem& item, const Placed& other) {
+    if (Overlaps(item.live[0], other.first)) return true;
+    if (item.live.size() == 1 && other.item->live.size() == 1) return false;
+    for (const LiveRange& a : item.live) {
+      for (const LiveRange& b : other.item->live) {
+        if (Overlaps(a, b)) return true;
+      }
+    }
+    return false;
+  }
+
+  const std::vector<PackItem>& items_;
+  const Gap gap_;
+  std::vector<Placed> placed_;  // by offset
+  Packing packing_;
+};
+
+using Key = std::tuple<int64_t, int64_t, int64_t>;
+
+std::vector<size_t> OrderBy(const std::vector<PackItem>& items,
+                            const std::function<Key(const PackItem&)>& key) {
+  std::vector<std::pair<Key, size_t>> keyed;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (!items[i].live.empty()) keyed.emplace_back(key(items[i]), i);
+  }
+  std::sort(keyed.begin(), keyed.end());
+  std::vector<size_t> order;
+  for (const auto& [unused, index] : keyed) order.push_back(index);
+  return order;
+}
+
+Packing PackInOrder(const std::vector<PackItem>& items,
+                    const std::vector<size_t>& order, Gap gap) {
+  Placer placer(items, gap);
+  for (size_t index : order) placer.Place(index);
+  return placer.packing();
+}
+
+// What sticks out at the top goes first next time.
+void Promote(const std::vector<PackItem>& items, const Packing& packing,
+             int64_t bound, std::vector<size_t>& order) {
+  std::stable_partition(order.begin(), order.end(), [&](size_t i) {
+    return packing.offsets[i] + items[i].bytes > bound;
+  });
+}
+
+}  // namespace
+
+int64_t PackingLowerBound(const std::vector<PackItem>& items) {
+  std::vector<std::pair<int32_t, int64_t>> changes;
+  int64_t largest_padding = 0;
+  for (const PackItem& item : items) {
+    const int64_t bytes = Align(item.bytes);
+    largest_padding = std::max(largest_padding, bytes - item.bytes);
+    for (const LiveRange& range : item.live) {
+      changes.emplace_back(range.begin, bytes);
+      changes.emplace_back(range.end, -bytes);
+    }
+  }
+  std::sort(changes.begin(), changes.end());  // releases come first
+  int64_t live = 0, most = 0;
+  for (const auto& [unused, bytes] : changes) {
+    live += bytes;
+    most = std::max(most, live);
+  }
+  return std::max<int64_t>(most - largest_padding, 0);
+}
+
+Packing Pack(const std::vector<PackItem>& items) {
+  const auto by_size = [](const PackItem& i) {
+    return Key(-i.bytes, -Lifetime(i), i.live[0].begin);
+  };
+  const auto by_area = [](const PackItem& i) {
+    return Key(-i.bytes * Lifetime(i), -i.bytes, i.live[0].begin);
+  };
+  const auto by_lifetime = [](const PackItem& i) {
+    return Key(-Lifetime(i), -i.bytes, i.live[0].begin);
+  };
+  const auto by_start = [](const PackItem& i) {
+    return Key(i.live[0].begin, -Lifetime(i), -i.bytes);
+  };
+  const int64_t bound = PackingLowerBound(items);
+  // Good enough: a thousandth is far below what reports promise.
+  const int64_t target = bound + bound / 1000;
+  Packing best;
+  best.end = std::numeric_limits<int64_t>::max();
+  std::vector<size_t> best_order;
+  const auto attempt = [&](std::vector<size_t> order, Gap gap) {
+    Packing packing = PackInOrder(items, order, gap);
+    if (packing.end < best.end) {
+      best = std::move(packing);
+      best_order = std::move(order);
+    }
+    return best.end <= target;
+  };
+  for (const auto& order :
+       {OrderBy(items, by_size), OrderBy(items, by_lifetime),
+        OrderBy(items, by_area), OrderBy(items, by_start)}) {
+    if (attempt(order, Gap::kSmallest) || attempt(order, Gap::kLowest)) {
+      return best;
+    }
+  }
+  // Repair, within a fixed amount of work.
+  constexpr int64_t kWork = 100'000'000;
+  const auto count = static_cast<int64_t>(items.size()) + 1;
+  const int64_t rounds = std::min<int64_t>(kWork / (count * count), 64);
+  std::vector<size_t> order = best_order;
+  Packing packing = best;
+  for (int64_t round = 0; round < rounds && best.end > target; ++round) {
+    Promote(items, packing, bound, order);
+    packing = PackInOrder(items, order, Gap::kSmallest);
+    if (packing.end < best.end) best = packing;
+  }
+  return best;
+}
+
+void AssignOffsets(Plan& plan) {
+  for (Place place : {Place::kDevice, Place::kPinned}) {
+    int64_t next = 0;
+    int64_t arena_end = 0;
+    for (Storage& storage : plan.storages) {
+      if (storage.place != place || !storage.persistent) continue;
+      storage.offset = next;
+      if (storage.bytes > 0) arena_end = next + storage.bytes;
+      next += Align(storage.bytes);
+    }
+    for (int graph = kStartupGraph;
+         graph < static_cast<int>(plan.graphs.size()); ++graph) {
+      std::vector<size_t> members;
+      std::vector<PackItem> items;
+      for (size_t i = 0; i < plan.storages.size(); ++i) {
+        const Storage& storage = plan.storages[i];
+        if (storage.place != place || storage.persistent ||
+            storage.graph != graph) {
+          continue;
+        }
+        members.push_back(i);
+        items.push_back({storage.bytes, storage.live});
+      }
+      const Packing packing = Pack(items);
+      for (size_t i = 0; i < members.size(); ++i) {
+        plan.storages[members[i]].offset = next + packing.offsets[i];
+      }
+      if (packing.end > 0) {
+        arena_end = std::max(arena_end, next + packing.end);
+      }
+    }
+    (place == Place::kDevice ? plan.device : plan.pinned).arena_bytes =
+        arena_end;
+  }
+}
+
+}  // namespace plo::planning
