@@ -47,15 +47,14 @@ int ComputeThreads(int local_world_size) {
 PreparedProgram PrepareRun(const TrainConfig& config, int world_size) {
   Program program = BuildModel(config);
   PrepareOptions options;
-  options.pipeline = MakePipeline(MakePipelineOptions(config),
-                                  MakeOptimizer(config), world_size);
+  options.pipeline = DefaultPipeline(MakePipelineOptions(config, world_size));
   options.dump_ir_dir = config.dump_ir_dir;
   options.device_memory_limit = config.device_memory_limit;
   options.host_memory_limit = config.host_memory_limit;
   std::vector<EvalProgram> evals;
   if (config.generate > 0) {
     evals.push_back({BuildModel(config, ModelMode::kGenerate),
-                     MakeEvalPipeline(ParseDType(config.dtype)),
+                     MakeEvalPipeline(config),
                      {"logits"}});
   }
   return Prepare(std::move(program), options, std::move(evals));
