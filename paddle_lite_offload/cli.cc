@@ -1,15 +1,11 @@
 #include "paddle_lite_offload/cli.h"
 
-#include <gflags/gflags.h>
-#include <glog/logging.h>
-#include <google/protobuf/stubs/common.h>
-#include <plo_version.h>
+#include <oneapi/dnnl/dnnl_version.h>
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
-#include "operators/onednn_utils.h"
 #include "paddle_lite_offload/cli_flags.h"
+#include "plo_version.h"
 
 namespace plo {
 namespace {
@@ -45,14 +41,9 @@ void PrintHelp(std::FILE* out) {
 }
 
 void PrintVersion() {
-  const int protobuf = GOOGLE_PROTOBUF_VERSION;
-  std::printf("plo %s (commit %s)\n", PLO_VERSION, PLO_COMMIT);
-  std::printf("oneDNN %s\n", OneDnnVersion().c_str());
-  std::printf("protobuf %d.%d.%d\n", protobuf / 1000000, protobuf / 1000 % 1000,
-              protobuf % 1000);
-  std::printf("nlohmann_json %d.%d.%d\n", NLOHMANN_JSON_VERSION_MAJOR,
-              NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH);
-  std::printf("gflags %s\n", gflags::VersionString());
+  std::printf("plo %s (commit %s)\n%soneDNN %d.%d.%d\n", PLO_VERSION,
+              PLO_COMMIT, PLO_LIBRARY_VERSIONS, DNNL_VERSION_MAJOR,
+              DNNL_VERSION_MINOR, DNNL_VERSION_PATCH);
 }
 
 }  // namespace
