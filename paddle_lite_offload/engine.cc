@@ -4,6 +4,7 @@
 
 #include "operators/register_ops.h"
 #include "passes/pass.h"
+#include "passes/pipeline.h"
 
 namespace plo {
 namespace {
@@ -67,11 +68,10 @@ PreparedProgram Prepare(Program program, const PrepareOptions& options,
 }
 
 Engine::Engine(Program program, const Optimizer& optimizer,
-               DefaultPipelineOptions pipeline) {
+               const PipelineOptions& options) {
   optimizer.ApplyGroups(program);
-  pipeline.insert_optimizer = optimizer.PipelineEntry();
-  prepared_ =
-      Prepare(std::move(program), {.pipeline = DefaultPipeline(pipeline)});
+  prepared_ = Prepare(std::move(program),
+                      {.pipeline = MakePipeline(options, optimizer, 1)});
   Start(nullptr, {});
 }
 

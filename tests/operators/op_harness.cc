@@ -115,7 +115,7 @@ double RoundTo(DType dtype, double value) {
 }
 
 double UnitRoundoff(DType dtype) {
-  if (dtype == DType::kBf16) return 0x1p-9;
+  if (dtype == DType::kBf16) return 0x1p-8;
   if (dtype == DType::kFp16) return 0x1p-11;
   return 0x1p-24;
 }
@@ -197,46 +197,52 @@ VarId OpHarness::AddInput(const std::string& name, const Array& value,
 Op& OpHarness::AddOp(OpSpec spec, bool inplace) {
   Program& program = impl_->program;
   const OpRegistry& registry = OpRegistry::Global();
+  Place place = Place::kDevice;
+  for (const Slot& slot : spec.inputs) {
+    for (VarId id : slot.vars) place = program.var(id).place;
+  }
+  // Outputs asked for by kNoId get their types from the shape rule below.
+  std::vector<VarId> made;
+  for (Slot& slot : spec.outputs) {
+    for (VarId& id : slot.vars) {
+      if (id != kNoId) continue;
+      Var var;
+      var.name = program.UniqueName(slot.name);
+      var.place = place;
+      id = program.AddVar(std::move(var));
+      made.push_back(id);
+    }
+  }
   Op& op = program.Append(Section::kMicro, std::move(spec));
   NormalizeOp(registry, program, op);
   const OpSchema& schema = registry.Get(op.type);
+  size_t inferred = 0;
   for (const auto& result : InferOp(registry, program, op)) {
-    std::vector<VarId> vars = op.Out(result.slot);
+    const std::vector<VarId>& vars = op.Out(result.slot);
     if (result.index >= static_cast<int>(vars.size())) continue;
-    VarId& id = vars[static_cast<size_t>(result.index)];
-    if (id == kNoId) {
-      Var var;
-      var.name = program.UniqueName(result.slot);
-      var.dtype = result.dtype;
-      var.shape = result.shape;
-      if (!op.inputs.empty()) {
-        var.place = program.var(op.inputs[0].vars[0]).place;
-      }
-      id = program.AddVar(std::move(var));
-      op.SetOut(result.slot, vars);
-      // Outputs that share an input's bytes.
-      auto shared = schema.aliases;
-      if (inplace) {
-        shared.insert(shared.end(), schema.inplace.begin(),
-                      schema.inplace.end());
-      }
-      for (const auto& [out, in] : shared) {
-        if (out != result.slot || result.index != 0 || !op.HasIn(in)) continue;
-        const VarId source = op.In(in)[0];
-        if (program.var(source).bytes() != program.var(id).bytes()) continue;
-        impl_->Bind(source);
-        impl_->buffers[id] = impl_->buffers[source];
-        break;
-      }
+    ++inferred;
+    const VarId id = vars[static_cast<size_t>(result.index)];
+    if (std::count(made.begin(), made.end(), id) == 0) continue;
+    program.mutable_var(id).dtype = result.dtype;
+    program.mutable_var(id).shape = result.shape;
+    // Outputs that share an input's bytes.
+    auto shared = schema.aliases;
+    if (inplace) {
+      shared.insert(shared.end(), schema.inplace.begin(), schema.inplace.end());
+    }
+    for (const auto& [out, in] : shared) {
+      if (out != result.slot || result.index != 0 || !op.HasIn(in)) continue;
+      const VarId source = op.In(in)[0];
+      if (program.var(source).bytes() != program.var(id).bytes()) continue;
+      impl_->Bind(source);
+      impl_->buffers[id] = impl_->buffers[source];
+      break;
     }
   }
-  for (const Slot& slot : op.outputs) {
-    for (VarId id : slot.vars) {
-      PLO_ENFORCE(id != kNoId, kInternal, "the shape rule of '", op.type,
-                  "' does not set output '", slot.name, "'");
-    }
-  }
-  program.InvalidateIndex();
+  size_t outputs = 0;
+  for (const Slot& slot : op.outputs) outputs += slot.vars.size();
+  PLO_ENFORCE(inferred == outputs, kInternal, "the shape rule of '", op.type,
+              "' sets ", inferred, " of ", outputs, " outputs");
   CheckInferred(registry, program, op);
   return op;
 }

@@ -44,24 +44,24 @@ Array RandomInts(DType dtype, Shape shape, uint64_t seed, int64_t low,
                  int64_t high);
 Array ScalarArray(DType dtype, double value);  // shape [1]
 double RoundTo(DType dtype, double value);
-// Largest relative rounding error: 2^-24, 2^-11 (fp16), 2^-9 (bf16).
+// Largest relative rounding error: 2^-24, 2^-11 (fp16), 2^-8 (bf16).
 double UnitRoundoff(DType dtype);
 
 struct OpCase {
   std::string type;
-  std::vector<std::pair<std::string, Arrays>> inputs;
+  std::vector<std::pair<std::string, Arrays>> inputs = {};
   // Slots, or "slot*3" for three vars of a variadic slot.
   std::vector<std::string> outputs;
-  AttrMap attrs;
+  AttrMap attrs = {};
   // Lets outputs take the bytes of the inputs the schema names in `inplace`.
   bool inplace = false;
   // Input slots whose only var is passed for the output slot too
   // (accumulation, updates of a state), besides OpSchema::aliases.
-  std::vector<std::pair<std::string, std::string>> same_var;  // (out, in)
+  std::vector<std::pair<std::string, std::string>> same_var = {};  // out, in
   Place place = Place::kDevice;
   OpId random_id = kNoId;
-  StepInfo step;
-  KernelEnv env;
+  StepInfo step = {};
+  KernelEnv env = {};
 };
 // Builds attributes inline: Attrs({{"eps", 1e-5}, {"causal", true}}).
 AttrMap Attrs(std::vector<std::pair<std::string, Attr>> values);

@@ -1,0 +1,268 @@
+// matmul(x, y, bias?, acc?) -> out {trans_x, trans_y, collapse, accumulate}
+//
+// With y of rank 2 the leading dimensions of x collapse to rows and come back
+// in the result, unless trans_x. With collapse both operands become matrices
+// first and the result is one: the form of weight gradients. Otherwise the
+// leading dimensions are a batch and broadcast. accumulate adds to acc, which
+// is the same var as out. Sums are in fp32 and rounded once.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "operators/kernel_util.h"
+#include "operators/onednn_utils.h"
+#include "operators/schema_util.h"
+
+namespace plo {
+namespace {
+
+// One GEMM, or a batch of equal ones.
+struct Geometry {
+  Shape out;
+  bool batched = false;
+  int64_t m = 0, n = 0, k = 0, k_of_y = 0;
+  int64_t x_cols = 0, y_cols = 0;  // row strides as stored
+  Shape x_lead, y_lead, lead;      // of a batch
+};
+
+// `shape` as a matrix: leading dimensions collapsed.
+std::pair<int64_t, int64_t> AsMatrix(const Shape& shape) {
+  return {RowCount(shape), RowLength(shape)};
+}
+
+std::pair<int64_t, int64_t> LastTwo(const Shape& shape) {
+  return {shape.dim(-2), shape.dim(-1)};
+}
+
+// Both shapes have rank 2 or more.
+Geometry GeometryOf(const Shape& x, const Shape& y, const AttrMap& attrs) {
+  const bool trans_x = attrs.GetBool("trans_x");
+  const bool trans_y = attrs.GetBool("trans_y");
+  const bool collapse = attrs.GetBool("collapse");
+  Geometry g;
+  g.batched = !collapse && y.rank() > 2;
+  auto [x_rows, x_cols] = g.batched ? LastTwo(x) : AsMatrix(x);
+  auto [y_rows, y_cols] = g.batched ? LastTwo(y) : AsMatrix(y);
+  g.x_cols = x_cols;
+  g.y_cols = y_cols;
+  g.m = trans_x ? x_cols : x_rows;
+  g.k = trans_x ? x_rows : x_cols;
+  g.k_of_y = trans_y ? y_cols : y_rows;
+  g.n = trans_y ? y_rows : y_cols;
+  std::vector<int64_t> dims;
+  if (g.batched) {
+    g.x_lead = LeadingDims(LeadingDims(x));
+    g.y_lead = LeadingDims(LeadingDims(y));
+    g.lead = BroadcastShapes(g.x_lead, g.y_lead);
+    dims = g.lead.dims();
+    dims.push_back(g.m);
+  } else if (collapse || trans_x) {
+    dims = {g.m};
+  } else {
+    dims = LeadingDims(x).dims();
+  }
+  dims.push_back(g.n);
+  g.out = Shape(std::move(dims));
+  return g;
+}
+
+void Infer(InferContext& c) {
+  RequireFloat(c, "x");
+  RequireDTypeLike(c, "y", "x");
+  const Shape& x = c.shape("x");
+  const Shape& y = c.shape("y");
+  c.Require(x.rank() >= 2 && y.rank() >= 2, "operands have ranks ", x.rank(),
+            " and ", y.rank(), ", at least 2 is needed");
+  Geometry g;
+  try {
+    g = GeometryOf(x, y, c.attrs());
+  } catch (const Error& error) {
+    c.Fail("the batches do not match: ", error.message());
+  }
+  c.Require(g.k == g.k_of_y, "x ", x, " and y ", y,
+            " do not match: inner dimensions ", g.k, " and ", g.k_of_y);
+  if (c.Has("bias")) {
+    RequireDTypeLike(c, "bias", "x");
+    RequireShape(c, "bias", Shape{g.n});
+  }
+  RequireAccumulator(c, c.dtype("x"), g.out);
+  c.Set("out", c.dtype("x"), g.out);
+}
+
+// The grad of one operand, summed over the dimensions it was broadcast along.
+void EmitProduct(GradContext& c, std::string_view slot, VarId a, VarId b,
+                 bool trans_a, bool trans_b, bool collapse) {
+  AttrMap attrs;
+  attrs.Set("trans_x", trans_a);
+  attrs.Set("trans_y", trans_b);
+  attrs.Set("collapse", collapse);
+  const Program& p = c.program();
+  const Var& operand = p.var(c.op().In1(slot));
+  const Shape product = GeometryOf(p.var(a).shape, p.var(b).shape, attrs).out;
+  if (product == operand.shape) {
+    const VarId grad = c.InGrad(slot);
+    c.Emit("matmul", {{"x", {a}}, {"y", {b}}}, {{"out", {grad}}}, attrs);
+    return;
+  }
+  const Shape shape = operand.shape;
+  const VarId wide =
+      c.Temp(operand.dtype, product, operand.name + "@grad_broadcast");
+  c.Emit("matmul", {{"x", {a}}, {"y", {b}}}, {{"out", {wide}}}, attrs);
+  AttrMap reduce;
+  reduce.Set("shape", shape.dims());
+  const VarId grad = c.InGrad(slot);
+  c.Emit("reduce_to_shape", {{"x", {wide}}}, {{"out", {grad}}}, reduce);
+}
+
+void Grad(GradContext& c) {
+  const Op& op = c.op();
+  const VarId dout = c.OutGrad("out");
+  if (dout == kNoId) return;
+  const VarId x = op.In1("x"), y = op.In1("y");
+  const bool trans_x = op.attrs.GetBool("trans_x");
+  const bool trans_y = op.attrs.GetBool("trans_y");
+  const Shape& x_shape = c.program().var(x).shape;
+  const Shape& y_shape = c.program().var(y).shape;
+  const Geometry g = GeometryOf(x_shape, y_shape, op.attrs);
+  // The forms below would need a view of an operand in another shape.
+  const bool reshaped = g.batched
+                            ? (x_shape.rank() == 2 && trans_y)
+                            : ((x_shape.rank() > 2 &&
+                                (trans_x || op.attrs.GetBool("collapse"))) ||
+                               y_shape.rank() > 2);
+  PLO_ENFORCE(!op.attrs.GetBool("accumulate") && !reshaped, kUnimplemented,
+              Describe(op),
+              ": no gradient for this form of matmul; reshape the operands to "
+              "matrices first (x ",
+              x_shape, ", y ", y_shape, ")");
+  const bool collapse = !g.batched;
+  // The weight first: its bucket can be reduced while dx is computed.
+  if (c.NeedsGrad("y")) {
+    if (trans_y) {
+      EmitProduct(c, "y", dout, x, true, trans_x, collapse);
+    } else {
+      EmitProduct(c, "y", x, dout, !trans_x, false, collapse);
+    }
+  }
+  if (c.NeedsGrad("x")) {
+    if (trans_x) {
+      EmitProduct(c, "x", y, dout, trans_y, true, false);
+    } else {
+      EmitProduct(c, "x", dout, y, false, !trans_y, false);
+    }
+  }
+  if (op.HasIn("bias") && c.NeedsGrad("bias")) {
+    const VarId grad = c.InGrad("bias");
+    c.Emit("reduce_rows", {{"x", {dout}}}, {{"out", {grad}}}, {});
+  }
+}
+
+Geometry GeometryOf(const OpView& op) {
+  return GeometryOf(op.In("x").shape, op.In("y").shape, op.attrs());
+}
+
+int64_t WorkspaceBytes(const OpView& op) {
+  const Geometry g = GeometryOf(op);
+  if (g.out.numel() == 0) return 0;
+  return GemmWorkspaceBytes(op.In("x").dtype, g.m, g.n, g.k);
+}
+
+OpCost Cost(const OpView& op) {
+  const Geometry g = GeometryOf(op);
+  return {2.0 * static_cast<double>(g.out.numel()) * static_cast<double>(g.k),
+          OperandBytes(op)};
+}
+
+// Elements to skip in an operand of `lead` batch dimensions for each index of
+// the batch `full`; broadcast dimensions do not move.
+std::vector<int64_t> BatchOffsets(const Shape& lead, const Shape& full,
+                                  int64_t matrix) {
+  std::vector<int64_t> offsets(static_cast<size_t>(full.numel()));
+  for (int64_t i = 0; i < full.numel(); ++i) {
+    int64_t rest = i, stride = matrix, offset = 0;
+    for (int axis = 1; axis <= full.rank(); ++axis) {
+      const int64_t index = rest % full.dim(-axis);
+      rest /= full.dim(-axis);
+      if (axis > lead.rank()) continue;
+      if (lead.dim(-axis) != 1) offset += index * stride;
+      stride *= lead.dim(-axis);
+    }
+    offsets[static_cast<size_t>(i)] = offset;
+  }
+  return offsets;
+}
+
+struct Launch {
+  Geometry g;
+  std::vector<int64_t> x_offsets, y_offsets;
+};
+
+Launch MakeLaunch(KernelContext& c) {
+  Launch launch;
+  Geometry& g = launch.g;
+  g = GeometryOf(c.In("x").shape, c.In("y").shape, c.attrs());
+  if (g.batched) {
+    launch.x_offsets = BatchOffsets(g.x_lead, g.lead, g.m * g.k);
+    launch.y_offsets = BatchOffsets(g.y_lead, g.lead, g.k * g.n);
+  } else {
+    launch.x_offsets = launch.y_offsets = {0};
+  }
+  return launch;
+}
+
+void MatmulKernel(KernelContext& c) {
+  const Launch& launch = c.Cached<Launch>([&] { return MakeLaunch(c); });
+  const Geometry& g = launch.g;
+  const Tensor& x = c.In("x");
+  const Tensor& y = c.In("y");
+  const Tensor& out = c.Out("out");
+  const Tensor* bias = c.TryIn("bias");
+  GemmCall base;
+  base.dtype = x.dtype;
+  base.trans_a = c.attrs().GetBool("trans_x");
+  base.trans_b = c.attrs().GetBool("trans_y");
+  base.m = g.m;
+  base.n = g.n;
+  base.k = g.k;
+  base.stride_a = g.x_cols;
+  base.stride_b = g.y_cols;
+  base.stride_c = g.n;
+  base.accumulate = c.attrs().GetBool("accumulate");
+  base.bias = bias != nullptr ? bias->data : nullptr;
+  const int64_t batch = static_cast<int64_t>(launch.x_offsets.size());
+  const auto run = [&](int64_t i) {
+    const size_t index = static_cast<size_t>(i);
+    GemmCall call = base;
+    call.a = ElementAt(x.dtype, x.data, launch.x_offsets[index]);
+    call.b = ElementAt(x.dtype, y.data, launch.y_offsets[index]);
+    call.c = ElementAt(x.dtype, out.data, i * g.m * g.n);
+    RunGemm(call, c.workspace());
+  };
+  // Many small products: one thread each. Else each uses all threads, and the
+  // 16-bit ones share the one workspace.
+  if (x.dtype == DType::kFp32 && batch >= 4) {
+    ParallelFor(batch, g.out.numel() * g.k, run);
+  } else {
+    for (int64_t i = 0; i < batch; ++i) run(i);
+  }
+}
+
+}  // namespace
+
+void RegisterMatmul(OpRegistry& ops, KernelRegistry& kernels) {
+  OpSchema s;
+  s.type = "matmul";
+  s.inputs = {{"x"}, {"y"}, Optional("bias"), Optional("acc")};
+  s.outputs = {{"out"}};
+  s.attrs = {BoolAttr("trans_x", false), BoolAttr("trans_y", false),
+             BoolAttr("collapse", false), BoolAttr("accumulate", false)};
+  s.infer = Infer;
+  s.grad = Grad;
+  s.workspace_bytes = WorkspaceBytes;
+  s.cost = Cost;
+  s.aliases = {{"out", "acc"}};
+  ops.Register(std::move(s));
+  kernels.Register("matmul", DeviceKind::kCpu, MatmulKernel);
+}
+
+}  // namespace plo
