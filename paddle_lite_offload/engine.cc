@@ -4,7 +4,6 @@
 
 #include "operators/register_ops.h"
 #include "passes/pass.h"
-#include "passes/pipeline.h"
 
 namespace plo {
 namespace {
@@ -68,10 +67,11 @@ PreparedProgram Prepare(Program program, const PrepareOptions& options,
 }
 
 Engine::Engine(Program program, const Optimizer& optimizer,
-               const PipelineOptions& options) {
+               DefaultPipelineOptions pipeline) {
   optimizer.ApplyGroups(program);
-  prepared_ = Prepare(std::move(program),
-                      {.pipeline = MakePipeline(options, optimizer, 1)});
+  pipeline.insert_optimizer = optimizer.PipelineEntry();
+  prepared_ =
+      Prepare(std::move(program), {.pipeline = DefaultPipeline(pipeline)});
   Start(nullptr, {});
 }
 

@@ -19,7 +19,7 @@
 #include "framework/runtime/device.h"
 #include "framework/runtime/executor.h"
 #include "paddle_lite_offload/optimizer.h"
-#include "paddle_lite_offload/pipeline_text.h"
+#include "passes/pipeline.h"
 
 namespace plo {
 
@@ -70,9 +70,10 @@ struct EngineOptions {
 // Owns device and executor. Thread-compatible.
 class Engine {
  public:
-  // Trains on one rank with the default pipeline.
+  // Trains on one rank of the CPU with the default pipeline, in which
+  // `optimizer` takes its place.
   Engine(Program program, const Optimizer& optimizer,
-         const PipelineOptions& options = {});
+         DefaultPipelineOptions pipeline = {});
   // `comm`, which may be null for one rank, must outlive the engine. All ranks
   // do the same.
   Engine(PreparedProgram prepared, Comm* comm,

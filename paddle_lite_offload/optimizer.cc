@@ -70,6 +70,7 @@ Optimizer Sgd(const SgdOptions& options) {
   optimizer.type = "sgd";
   optimizer.lr = options.lr;
   optimizer.momentum = options.momentum;
+  optimizer.nesterov = options.nesterov;
   optimizer.weight_decay = options.weight_decay;
   optimizer.schedule = options.schedule;
   return optimizer;
@@ -109,6 +110,7 @@ std::string Optimizer::PipelineEntry() const {
       StrCat("insert_optimizer(type=", type, ",lr=", RoundTrip(lr));
   if (type == "sgd") {
     entry += ",momentum=" + RoundTrip(momentum);
+    if (nesterov) entry += ",nesterov=true";
   } else {
     entry += StrCat(",beta1=", RoundTrip(beta1), ",beta2=", RoundTrip(beta2),
                     ",eps=", RoundTrip(eps));

@@ -47,6 +47,7 @@ struct AdamOptions {
 struct SgdOptions {
   double lr = 1e-2;
   double momentum = 0.9;
+  bool nesterov = false;
   double weight_decay = 0;
   LrSchedule schedule;
 };
@@ -58,6 +59,7 @@ struct Optimizer {
   double lr = 0;
   double beta1 = 0, beta2 = 0, eps = 0;
   double momentum = 0;
+  bool nesterov = false;
   double weight_decay = 0;
   LrSchedule schedule;
   std::vector<ParamGroup> groups;

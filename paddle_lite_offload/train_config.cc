@@ -260,29 +260,36 @@ std::optional<double> InitialLossScale(const TrainConfig& c) {
   return scale;
 }
 
-PipelineOptions MakePipelineOptions(const TrainConfig& c) {
-  PipelineOptions options;
+DefaultPipelineOptions MakePipelineOptions(const TrainConfig& c,
+                                           int world_size) {
+  DefaultPipelineOptions options;
   options.dtype = ParseDType(c.dtype);
-  options.fp32_grads = c.grad_dtype == "fp32";
   options.recompute = c.recompute;
-  options.sharding_stage = static_cast<int>(c.sharding_stage);
+  options.sharding_stage = c.sharding_stage;
+  options.sharding_degree = world_size;
   options.bucket_mb = c.bucket_mb;
+  options.grad_dtype = c.grad_dtype;
   options.accumulate_steps = c.accumulate_steps;
   if (const auto scale = InitialLossScale(c)) {
-    options.loss_scaling = {
-        .dynamic = c.loss_scale == "auto" || c.loss_scale == "dynamic",
-        .init = *scale,
-        .growth = c.loss_scale_growth,
-        .backoff = c.loss_scale_backoff,
-        .window = c.loss_scale_window,
-        .min = c.min_loss_scale};
+    const bool dynamic = c.loss_scale == "auto" || c.loss_scale == "dynamic";
+    options.loss_scale = dynamic ? "dynamic" : "static";
+    options.init_loss_scale = *scale;
   }
+  options.loss_scale_incr_ratio = c.loss_scale_growth;
+  options.loss_scale_decr_ratio = c.loss_scale_backoff;
+  options.loss_scale_incr_every_n = c.loss_scale_window;
+  options.min_loss_scale = c.min_loss_scale;
   options.clip_norm = c.clip_norm;
+  options.insert_optimizer = MakeOptimizer(c).PipelineEntry();
   options.offload_optimizer = c.offload == "optimizer";
   options.offload_fraction = c.offload_fraction;
   options.offload_mode = c.offload_mode;
   options.prefetch_depth = c.prefetch_depth;
   return options;
+}
+
+std::string MakeEvalPipeline(const TrainConfig& c) {
+  return c.dtype == "fp32" ? "" : "apply_amp(dtype=" + c.dtype + ")";
 }
 
 nlohmann::json ToJson(const TrainConfig& config) {

@@ -11,7 +11,7 @@
 #include "framework/ir/program.h"
 #include "paddle_lite_offload/models.h"
 #include "paddle_lite_offload/optimizer.h"
-#include "paddle_lite_offload/pipeline_text.h"
+#include "passes/pipeline.h"
 
 namespace plo {
 
@@ -99,7 +99,11 @@ void ValidateTrainConfig(const TrainConfig& config, int world_size);
 Program BuildModel(const TrainConfig& config,
                    ModelMode mode = ModelMode::kTrain);
 Optimizer MakeOptimizer(const TrainConfig& config);
-PipelineOptions MakePipelineOptions(const TrainConfig& config);
+// For `world_size` ranks; the optimizer is filled in.
+DefaultPipelineOptions MakePipelineOptions(const TrainConfig& config,
+                                           int world_size);
+// The passes of an eval program of the same model; may be none.
+std::string MakeEvalPipeline(const TrainConfig& config);
 // The scale that training starts with, if it scales the loss.
 std::optional<double> InitialLossScale(const TrainConfig& config);
 

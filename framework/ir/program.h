@@ -15,6 +15,7 @@
 #ifndef PLO_FRAMEWORK_IR_PROGRAM_H_
 #define PLO_FRAMEWORK_IR_PROGRAM_H_
 
+#include <concepts>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -88,15 +89,10 @@ class AttrMap {
   const Attr* Find(std::string_view name) const;
 
   void Set(std::string name, Attr value);
-  // Without all of these a value could convert to the wrong alternative.
-  void Set(std::string name, bool value) { Set(std::move(name), Attr(value)); }
-  void Set(std::string name, int64_t value) {
-    Set(std::move(name), Attr(value));
-  }
-  void Set(std::string name, double value) {
-    Set(std::move(name), Attr(value));
-  }
-  void Set(std::string name, int value) {
+  // Without these an int or a literal would pick the wrong alternative. A
+  // template, so that no double or bool converts to int.
+  template <std::same_as<int> T>
+  void Set(std::string name, T value) {
     Set(std::move(name), Attr(int64_t{value}));
   }
   void Set(std::string name, const char* value) {

@@ -1,0 +1,36 @@
+// The commands of `plo`. Each takes the arguments after its name and returns
+// the exit status: 0 ok, 1 failure, 2 bad usage. They may throw plo::Error
+// (status 1) and UsageError (status 2); CliMain prints those.
+#ifndef PLO_PADDLE_LITE_OFFLOAD_CLI_H_
+#define PLO_PADDLE_LITE_OFFLOAD_CLI_H_
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "paddle_lite_offload/train_config.h"
+#include "paddle_lite_offload/train_report.h"
+
+namespace plo {
+
+using CliArgs = std::vector<std::string>;
+
+int TrainCommand(const CliArgs& args);
+// Trains, then prints the sampled bytes and nothing else.
+int GenerateCommand(const CliArgs& args);
+int CompareCommand(const CliArgs& args);
+int PlanCommand(const CliArgs& args);
+int OptCommand(const CliArgs& args);
+
+// Runs the command of `args` (without the program's name).
+int CliMain(const CliArgs& args);
+
+// Throws UsageError unless there are none.
+void RejectPositional(const std::string& command, const CliArgs& positional);
+
+// Memory, transfers and time of a report in words, for a terminal.
+std::string DescribeReport(const TrainReport& report);
+
+}  // namespace plo
+
+#endif  // PLO_PADDLE_LITE_OFFLOAD_CLI_H_

@@ -1,0 +1,86 @@
+// plo opt: runs passes on a stored program.
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+
+#include "framework/ir/program_text.h"
+#include "framework/ir/verifier.h"
+#include "operators/register_ops.h"
+#include "paddle_lite_offload/cli.h"
+#include "paddle_lite_offload/cli_flags.h"
+#include "paddle_lite_offload/train_report.h"
+#include "passes/pass.h"
+#include "passes/pipeline.h"
+
+namespace plo {
+namespace {
+
+struct OptFlags {
+  std::string passes;
+  std::string output;
+  std::string format = "text";
+  std::string dump_ir_dir;
+};
+
+std::string Print(const Program& program, const std::string& format) {
+  if (format == "text") return PrintProgram(program);
+  if (format == "proto") return SerializeProto(program);
+  if (format == "prototext") return SerializeProto(program, /*text=*/true);
+  if (format == "dot") return ToGraphviz(program);
+  PLO_THROW(kInvalidArgument, "--format=", format,
+            ": expected one of text, proto, prototext, dot");
+}
+
+Program Load(const std::string& path) {
+  if (path != "-") return LoadProgram(path);
+  const std::string text((std::istreambuf_iterator<char>(std::cin)),
+                         std::istreambuf_iterator<char>());
+  return ParseProgram(text);
+}
+
+}  // namespace
+
+int OptCommand(const CliArgs& args) {
+  static OptFlags flags;  // gflags keeps pointers into it
+  FlagSet set;
+  set.Add("passes", &flags.passes, "for example append_backward,fuse_ops");
+  set.Add("output", &flags.output, "file to write to instead of printing");
+  set.Add("format", &flags.format, "text, proto, prototext or dot");
+  set.Add("dump_ir_dir", &flags.dump_ir_dir,
+          "folder of the program after each pass");
+  const CliArgs inputs = set.Parse(args);
+  if (set.asked_for_help()) {
+    RegisterBuiltinPasses();
+    std::string passes;
+    for (const std::string& name : PassRegistry::Global().Names()) {
+      passes += "  " + name + "\n";
+    }
+    std::printf(
+        "usage: plo opt --passes=PIPELINE [--flag=value ...] FILE\n\n"
+        "FILE is a program; - reads its text from standard input.\n\n"
+        "%s\npasses:\n%s",
+        set.Help().c_str(), passes.c_str());
+    return 0;
+  }
+  if (inputs.size() != 1) {
+    throw UsageError("plo opt takes one program file (- for standard input)");
+  }
+  RegisterBuiltinOps();
+  RegisterBuiltinPasses();
+  Program program = Load(inputs[0]);
+  Verify(program);
+  if (!flags.passes.empty()) {
+    PassManager manager = PassManager::Parse(flags.passes);
+    if (!flags.dump_ir_dir.empty()) manager.set_dump_dir(flags.dump_ir_dir);
+    manager.Run(program);
+  }
+  const std::string printed = Print(program, flags.format);
+  if (flags.output.empty()) {
+    std::fwrite(printed.data(), 1, printed.size(), stdout);
+  } else {
+    WriteFile(flags.output, printed);
+  }
+  return 0;
+}
+
+}  // namespace plo

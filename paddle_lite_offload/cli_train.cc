@@ -1,0 +1,201 @@
+// plo train and plo generate.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "framework/runtime/comm.h"
+#include "paddle_lite_offload/cli.h"
+#include "paddle_lite_offload/cli_flags.h"
+#include "paddle_lite_offload/launch.h"
+#include "paddle_lite_offload/trainer.h"
+
+namespace plo {
+namespace {
+
+constexpr int64_t kMaxLocalRanks = 1024;
+constexpr int64_t kLogLines = 20;  // of a run whose output is no terminal
+
+struct TrainFlags {
+  TrainConfig config;
+  int64_t nproc = 1;
+  std::string json;
+};
+
+std::string Ms(double ms) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f ms", ms);
+  return text;
+}
+
+// Shows how far a run is: a bar on a terminal, now and then a line elsewhere.
+class Progress {
+ public:
+  explicit Progress(int64_t steps)
+      : steps_(steps), terminal_(isatty(STDERR_FILENO) != 0) {}
+
+  void Show(const StepMetrics& metrics) {
+    const bool last = metrics.step == steps_;
+    const int64_t every = std::max<int64_t>(1, steps_ / kLogLines);
+    const StepResult& result = metrics.result;
+    if (result.skipped) {
+      std::fprintf(stderr,
+                   "%sstep %lld skipped: a gradient is not finite, loss scale "
+                   "was %g\n",
+                   terminal_ ? "\r\033[K" : "",
+                   static_cast<long long>(metrics.step),
+                   result.loss_scale.value_or(1));
+    }
+    if (!terminal_ && !last && metrics.step != 1 && metrics.step % every != 0) {
+      return;
+    }
+    char line[160];
+    std::snprintf(line, sizeof(line),
+                  "step %lld/%lld  loss %.4f  grad norm %.3f  lr %.2e  %.1f ms",
+                  static_cast<long long>(metrics.step),
+                  static_cast<long long>(steps_), result.loss, result.grad_norm,
+                  result.lr, metrics.step_ms);
+    if (!terminal_) {
+      std::fprintf(stderr, "%s\n", line);
+      return;
+    }
+    constexpr int kWidth = 24;
+    const int filled = static_cast<int>(kWidth * metrics.step / steps_);
+    const std::string bar =
+        std::string(filled, '#') + std::string(kWidth - filled, '.');
+    std::fprintf(stderr, "\r\033[K[%s] %s%s", bar.c_str(), line,
+                 last ? "\n" : "");
+  }
+
+ private:
+  int64_t steps_;
+  bool terminal_;
+};
+
+// True in a process that a launcher started for one rank.
+bool IsWorker() { return std::getenv("WORLD_SIZE") != nullptr; }
+
+int Launch(const TrainFlags& flags, const char* command, const CliArgs& args) {
+  PLO_ENFORCE(flags.nproc >= 1 && flags.nproc <= kMaxLocalRanks,
+              kInvalidArgument, "--nproc must be in [1, ", kMaxLocalRanks,
+              "], got ", flags.nproc);
+  const int nproc = static_cast<int>(flags.nproc);
+  // Here once instead of once per worker.
+  ValidateTrainConfig(flags.config, nproc);
+  MakeBatchSource(flags.config);
+  CliArgs argv = {"/proc/self/exe", command};
+  argv.insert(argv.end(), args.begin(), args.end());
+  return RunLocalWorkers(nproc, argv);
+}
+
+// Runs this rank; rank 0 reports.
+int RunRank(const TrainFlags& flags, bool samples_only) {
+  const LaunchInfo info = ReadLaunchInfo();
+  PLO_ENFORCE(flags.nproc == 1 || flags.nproc == info.world_size,
+              kInvalidArgument, "--nproc=", flags.nproc,
+              " contradicts WORLD_SIZE=", info.world_size);
+  ValidateTrainConfig(flags.config, info.world_size);
+  std::unique_ptr<Comm> comm;
+  if (info.world_size > 1) comm = CreateGlooComm(info);
+  try {
+    Progress progress(flags.config.steps);
+    TrainerOptions options;
+    options.comm = comm.get();
+    options.local_rank = info.local_rank;
+    options.local_world_size = info.local_world_size;
+    if (info.rank == 0) {
+      options.on_step = [&](const StepMetrics& m) { progress.Show(m); };
+    }
+    Trainer trainer(flags.config, options);
+    trainer.Run();
+    const TrainReport report = trainer.Report();
+    if (info.rank == 0) {
+      if (!flags.json.empty()) {
+        WriteFile(flags.json, ToJson(report).dump(2) + "\n");
+      }
+      if (!samples_only) std::printf("%s", DescribeReport(report).c_str());
+      if (flags.config.generate > 0) {
+        const std::string text = trainer.Generate();
+        if (!samples_only) std::printf("\nsample:\n");
+        std::fwrite(text.data(), 1, text.size(), stdout);
+        std::printf("\n");
+      }
+      std::fflush(stdout);
+    }
+    if (comm) comm->Barrier();
+    return 0;
+  } catch (const std::exception& error) {
+    if (comm) comm->Abort(StrCat("rank ", info.rank, ": ", error.what()));
+    throw;
+  }
+}
+
+int TrainOrGenerate(const CliArgs& args, const char* command) {
+  const bool samples_only = std::string(command) == "generate";
+  TrainFlags flags;
+  if (samples_only) flags.config.generate = 200;
+  static TrainFlags storage;  // gflags keeps pointers into it
+  storage = flags;
+  FlagSet set;
+  set.AddConfig(&storage.config);
+  set.Add("nproc", &storage.nproc, "ranks to start on this machine");
+  set.Add("json", &storage.json, "file to write the report to");
+  RejectPositional(command, set.Parse(args));
+  if (set.asked_for_help()) {
+    std::printf("usage: plo %s [--flag=value ...]\n\n%s", command,
+                set.Help().c_str());
+    return 0;
+  }
+  if (!IsWorker() && storage.nproc != 1) return Launch(storage, command, args);
+  return RunRank(storage, samples_only);
+}
+
+}  // namespace
+
+int TrainCommand(const CliArgs& args) { return TrainOrGenerate(args, "train"); }
+int GenerateCommand(const CliArgs& args) {
+  return TrainOrGenerate(args, "generate");
+}
+
+std::string DescribeReport(const TrainReport& report) {
+  const MemoryReport& memory = report.memory;
+  std::string text = StrCat(report.config.model, " with ", report.parameters,
+                            " params, ", report.config.dtype, ", ",
+                            report.world_size, " x ", report.device, "\n");
+  if (report.outcome) {
+    const TrainOutcome& run = *report.outcome;
+    text += StrCat(
+        "loss ", run.losses.back(), " after ", run.losses.size(), " steps, ",
+        run.skipped_steps, " skipped; ", Ms(run.times.median_ms), " per step, ",
+        static_cast<int64_t>(run.times.tokens_per_second), " tokens/s\n");
+  }
+  text += StrCat("device peak ", FormatByteCount(memory.planned_peak_bytes),
+                 " planned");
+  if (memory.measured) {
+    text += ", " + FormatByteCount(memory.measured->peak_bytes) + " measured";
+  }
+  text += ", at " + memory.peak_op + "\n";
+  for (int i = 0; i < kMemoryCategoryCount; ++i) {
+    char line[80];
+    std::snprintf(line, sizeof(line), "  %-16s %12s device %12s pinned\n",
+                  std::string(Name(static_cast<MemoryCategory>(i))).c_str(),
+                  FormatByteCount(memory.by_category[i]).c_str(),
+                  FormatByteCount(memory.pinned_by_category[i]).c_str());
+    text += line;
+  }
+  text += StrCat(
+      "per step: ", FormatByteCount(report.d2h_bytes_per_step), " to host, ",
+      FormatByteCount(report.h2d_bytes_per_step), " to device, ",
+      FormatByteCount(report.collective_bytes_per_step), " to other ranks\n");
+  if (report.estimated_step_ms) {
+    text += "estimated step time " + Ms(*report.estimated_step_ms) + "\n";
+  }
+  if (report.outcome) {
+    text += "param digest " + report.outcome->param_digest + "\n";
+  }
+  return text;
+}
+
+}  // namespace plo

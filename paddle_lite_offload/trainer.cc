@@ -1,0 +1,202 @@
+#include "paddle_lite_offload/trainer.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <random>
+
+#include "framework/plan/simulator.h"
+#include "framework/runtime/trace.h"
+#include "paddle_lite_offload/param_digest.h"
+#include "paddle_lite_offload/sampler.h"
+
+namespace plo {
+namespace {
+
+// Steps of a run that a trace shows.
+constexpr int64_t kTracedSteps = 4;
+
+double NowMs() {
+  using Ms = std::chrono::duration<double, std::milli>;
+  return Ms(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+DeviceKind ResolveDevice(const std::string& name) {
+  if (name == "cuda") return DeviceKind::kCuda;
+  if (name == "cpu") return DeviceKind::kCpu;
+  return CudaDeviceAvailable() ? DeviceKind::kCuda : DeviceKind::kCpu;
+}
+
+std::string DeviceName(DeviceKind kind) {
+  return kind == DeviceKind::kCuda ? "cuda" : "cpu";
+}
+
+// Ranks of one host share its cores, unless the launcher says otherwise.
+int ComputeThreads(int local_world_size) {
+  if (const char* text = std::getenv("OMP_NUM_THREADS")) {
+    const int threads = std::atoi(text);
+    if (threads > 0) return threads;
+  }
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
+  return std::max(1, CPU_COUNT(&cores) / local_world_size);
+}
+
+PreparedProgram PrepareRun(const TrainConfig& config, int world_size) {
+  Program program = BuildModel(config);
+  PrepareOptions options;
+  options.pipeline = DefaultPipeline(MakePipelineOptions(config, world_size));
+  options.dump_ir_dir = config.dump_ir_dir;
+  options.device_memory_limit = config.device_memory_limit;
+  options.host_memory_limit = config.host_memory_limit;
+  std::vector<EvalProgram> evals;
+  if (config.generate > 0) {
+    evals.push_back({BuildModel(config, ModelMode::kGenerate),
+                     MakeEvalPipeline(config),
+                     {"logits"}});
+  }
+  return Prepare(std::move(program), options, std::move(evals));
+}
+
+// All that is known before the first step.
+TrainReport MakeReport(const TrainConfig& config, int world_size,
+                       DeviceKind device, const PreparedProgram& prepared) {
+  TrainReport report;
+  report.config = config;
+  report.world_size = world_size;
+  report.device = DeviceName(device);
+  report.parameters = ParameterCount(prepared.program);
+  report.plan_seconds = prepared.plan_seconds;
+  const int owners = config.sharding_stage == 0 ? 1 : world_size;
+  AddPlan(prepared.plan, report.parameters / owners, report);
+  return report;
+}
+
+double EstimateStepMs(const TrainConfig& config,
+                      const PreparedProgram& prepared) {
+  const Rates rates = config.rates.empty() ? Rates() : LoadRates(config.rates);
+  return SimulateStep(prepared.plan, prepared.program, rates).step_ms;
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainConfig& config, const TrainerOptions& options)
+    : config_(config),
+      options_(options),
+      rank_(options.comm ? options.comm->rank() : 0),
+      world_size_(options.comm ? options.comm->size() : 1) {
+  ValidateTrainConfig(config_, world_size_);
+  source_ = MakeBatchSource(config_);
+  if (!config_.log_dir.empty() && rank_ == 0) {
+    metrics_log_ = std::make_unique<MetricsLog>(config_.log_dir);
+  }
+  if (rank_ != 0) config_.dump_ir_dir.clear();
+  EngineOptions engine_options;
+  engine_options.device = ResolveDevice(config_.device);
+  engine_options.device_ordinal = options_.local_rank;
+  engine_options.cpu.device_memory_limit = config_.device_memory_limit;
+  engine_options.cpu.host_memory_limit = config_.host_memory_limit;
+  engine_options.cpu.compute_threads =
+      ComputeThreads(options_.local_world_size);
+  engine_options.executor.trace = !config_.trace.empty();
+  engine_ = std::make_unique<Engine>(PrepareRun(config_, world_size_),
+                                     options_.comm, engine_options);
+  const int64_t items_per_sample = config_.model == "gpt" ? config_.seq_len : 1;
+  tokens_per_step_ = config_.micro_batch * config_.accumulate_steps *
+                     world_size_ * items_per_sample;
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::Run() {
+  last_collected_ms_ = NowMs();
+  StepId pending = -1;
+  for (int64_t step = 0; step < config_.steps; ++step) {
+    if (!config_.trace.empty() && step + kTracedSteps == config_.steps) {
+      engine_->executor().TakeTrace();  // drops the steps before
+    }
+    const StepId current =
+        engine_->Enqueue(MakeBatch(*source_, engine_->program(), step, rank_));
+    if (step > 0) Collect(pending);
+    pending = current;
+  }
+  Collect(pending);
+  engine_->executor().Drain();
+  if (!config_.trace.empty()) SaveTrace();
+}
+
+void Trainer::Collect(StepId step) {
+  const StepResult result = engine_->Result(step);
+  const double now = NowMs();
+  const double step_ms = now - last_collected_ms_;
+  last_collected_ms_ = now;
+  steps_ms_.push_back(step_ms);
+  outcome_.losses.push_back(result.loss);
+  outcome_.grad_norms.push_back(result.grad_norm);
+  outcome_.loss_scales.push_back(result.loss_scale);
+  outcome_.skipped_steps += result.skipped ? 1 : 0;
+  StepMetrics metrics;
+  metrics.step = static_cast<int64_t>(steps_ms_.size());
+  metrics.result = result;
+  metrics.step_ms = step_ms;
+  metrics.tokens_per_second =
+      1000.0 * static_cast<double>(tokens_per_step_ / world_size_) / step_ms;
+  metrics.tokens_seen = metrics.step * tokens_per_step_;
+  metrics.peak_bytes = engine_->prepared().plan.device.arena_bytes;
+  if (metrics_log_) metrics_log_->Write(metrics);
+  if (options_.on_step) options_.on_step(metrics);
+}
+
+void Trainer::SaveTrace() {
+  const std::string path =
+      rank_ == 0 ? config_.trace : StrCat(config_.trace, ".rank", rank_);
+  WriteChromeTrace(path, engine_->executor().TakeTrace(), rank_);
+}
+
+TrainReport Trainer::Report() {
+  const DeviceKind device = engine_->device().kind();
+  TrainReport report =
+      MakeReport(config_, world_size_, device, engine_->prepared());
+  if (device == DeviceKind::kCuda || !config_.rates.empty()) {
+    report.estimated_step_ms = EstimateStepMs(config_, engine_->prepared());
+  }
+  const MemoryMeasurement measured = engine_->executor().MeasureMemory();
+  report.memory.live_peak_bytes = measured.live_peak_bytes;
+  report.memory.by_category = measured.by_category;
+  report.memory.measured = {.peak_bytes = measured.measured_peak_bytes,
+                            .rss_peak_bytes = PeakResidentBytes(),
+                            .driver_used_bytes = {}};
+  outcome_.times = SummarizeSteps(steps_ms_, tokens_per_step_);
+  const uint64_t digest = ParamDigest(engine_->executor());
+  outcome_.param_digest = DigestText(digest);
+  if (options_.comm != nullptr) {
+    CheckSameOnAllRanks(*options_.comm, digest, "the params after training");
+    ExchangeMemory(*options_.comm, report.memory);
+  }
+  report.outcome = outcome_;
+  return report;
+}
+
+std::string Trainer::Generate() {
+  PLO_ENFORCE(config_.generate > 0, kFailedPrecondition,
+              "the config generates nothing");
+  return SampleBytes(*engine_, {.count = config_.generate,
+                                .temperature = config_.temperature,
+                                .prompt = config_.prompt,
+                                .seed = config_.seed});
+}
+
+TrainReport PlanReport(const TrainConfig& config, int world_size) {
+  ValidateTrainConfig(config, world_size);
+  const PreparedProgram prepared = PrepareRun(config, world_size);
+  // "auto" means a GPU: plans are made on machines that have none.
+  const DeviceKind device =
+      config.device == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda;
+  TrainReport report = MakeReport(config, world_size, device, prepared);
+  report.estimated_step_ms = EstimateStepMs(config, prepared);
+  return report;
+}
+
+}  // namespace plo
