@@ -1,6 +1,7 @@
 // Program <-> framework/program.proto: the only file that sees the generated
 // classes.
 #include <google/protobuf/io/tokenizer.h>
+#include <google/protobuf/stubs/logging.h>
 #include <google/protobuf/text_format.h>
 
 #include <optional>
@@ -273,7 +274,7 @@ Program FromProto(const proto::Program& in) {
   return program;
 }
 
-// Protobuf logs parse errors to stderr; ours travel in the exception.
+// Parse errors travel in the exception, not to stderr.
 class ErrorCollector : public google::protobuf::io::ErrorCollector {
  public:
   void AddError(int line, int column, const std::string& text) override {
@@ -311,6 +312,7 @@ std::string SerializeProto(const Program& program, bool text) {
 }
 
 Program ParseProto(std::string_view bytes) {
+  const google::protobuf::LogSilencer silence;
   proto::Program message;
   const bool text = bytes.substr(0, kTextPrefix.size()) == kTextPrefix;
   if (text) {
