@@ -1,0 +1,121 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "framework/plan/simulator.h"
+#include "tests/framework/plan_test_util.h"
+
+namespace plo {
+namespace {
+
+using ::testing::HasSubstr;
+
+class RatesFile {
+ public:
+  explicit RatesFile(const std::string& text)
+      : path_(::testing::TempDir() + "plan_simulator_test_rates.json") {
+    std::ofstream(path_) << text;
+  }
+  ~RatesFile() { std::remove(path_.c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+void ExpectBadRates(const std::string& text, const std::string& message) {
+  const RatesFile file(text);
+  try {
+    LoadRates(file.path());
+    ADD_FAILURE() << text;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr(message));
+  }
+}
+
+TEST(RatesTest, AbsentKeysKeepTheirDefaults) {
+  const RatesFile file(R"({"name": "box", "d2h_bytes": 5e9})");
+  const Rates rates = LoadRates(file.path());
+  EXPECT_EQ(rates.name, "box");
+  EXPECT_EQ(rates.d2h_bytes, 5e9);
+  EXPECT_EQ(rates.h2d_bytes, Rates().h2d_bytes);
+}
+
+TEST(RatesTest, BadFilesAreNamed) {
+  ExpectBadRates("[1]", "is not a JSON object");
+  ExpectBadRates("{", "is not a JSON object");
+  ExpectBadRates(R"({"speed": 1})", "unknown key 'speed'");
+  ExpectBadRates(R"({"d2h_bytes": 0})", "'d2h_bytes' must be a positive");
+  ExpectBadRates(R"({"d2h_bytes": "fast"})", "'d2h_bytes' must be a positive");
+  ExpectBadRates(R"({"name": 3})", "'name' is not a string");
+  try {
+    LoadRates("/no/such/file");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kNotFound);
+  }
+}
+
+// One byte per second: durations are operand bytes, in ms times 1000.
+Rates UnitRates() {
+  Rates rates;
+  rates.matmul_flops = rates.memory_bytes = rates.d2h_bytes = 1;
+  rates.h2d_bytes = rates.collective_bytes = rates.host_adam_bytes = 1;
+  rates.launch_us = 1e-9;
+  return rates;
+}
+
+TEST(SimulatorTest, OneStreamAddsUp) {
+  TestProgram t;
+  t.program.accumulate_steps = 5;
+  const VarId a = t.State("a", 8);
+  t.Micro({}, {a});
+  t.Micro({a}, {});
+  t.Update({a}, {a});
+  const StepEstimate estimate =
+      SimulateStep(t.Build(), t.program, UnitRates(), TestRegistry());
+  EXPECT_NEAR(estimate.step_ms, 1e3 * (5 * 16 + 16), 1e-3);
+  EXPECT_NEAR(estimate.busy_ms[0], estimate.step_ms, 1e-3);
+}
+
+TEST(SimulatorTest, AnUpdateWithoutConsumersHidesBehindTheNextForward) {
+  TestProgram t;
+  const VarId grad = t.State("grad", 40);
+  const VarId host = t.Pinned(t.State("host", 40));
+  const VarId big = t.State("big", 200);
+  t.Micro({}, {big});
+  const OpId backward = t.Micro({}, {grad});
+  const OpId down = t.Update({grad}, {host}, StreamKind::kD2H, "transfer");
+  const OpId adam = t.Update({host}, {host}, StreamKind::kHost);
+  const auto run = [&] {
+    return SimulateStep(t.Build(), t.program, UnitRates(), TestRegistry());
+  };
+  StepEstimate estimate = run();
+  // 200 + 40 of compute; 40 of copy and 80 of host beside it.
+  EXPECT_NEAR(estimate.step_ms, 240e3, 1e-3);
+  EXPECT_NEAR(estimate.busy_ms[static_cast<int>(StreamKind::kD2H)], 40e3, 1e-3);
+  EXPECT_NEAR(estimate.busy_ms[static_cast<int>(StreamKind::kHost)], 80e3,
+              1e-3);
+  // In sync mode the next step starts after the update.
+  t.After(t.program.ops(Section::kMicro)[0]->id, adam);
+  (void)backward, (void)down;
+  estimate = run();
+  EXPECT_NEAR(estimate.step_ms, 360e3, 1e-3);
+}
+
+TEST(SimulatorTest, CollectivesTakeTheirRingBytes) {
+  TestProgram t;
+  t.program.world_size = 4;
+  const VarId grad = t.State("grad", 400);
+  t.Micro({grad}, {grad}, StreamKind::kComm, "all_reduce");
+  const StepEstimate estimate =
+      SimulateStep(t.Build(), t.program, UnitRates(), TestRegistry());
+  EXPECT_NEAR(estimate.busy_ms[static_cast<int>(StreamKind::kComm)], 600e3,
+              1e-3);
+}
+
+}  // namespace
+}  // namespace plo
