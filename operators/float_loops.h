@@ -34,6 +34,12 @@ struct FloatLoops {
   // (x, dout) -> dx
   Binary relu_grad, silu_grad, tanh_grad, gelu_tanh_grad, gelu_erf_grad;
 
+  // out = draw >= p ? x * factor : 0
+  void (*dropout)(const float* x, const float* draws, float p, float factor,
+                  int64_t n, float* out);
+
+  // sums[i] += x[i]
+  void (*add_to_doubles)(const float* x, int64_t n, double* sums);
   // lanes[i % 8] += x[i] (squared, in double, exact product).
   void (*sum)(const float* x, int64_t n, double* lanes);
   void (*sum_squares)(const float* x, int64_t n, double* lanes);

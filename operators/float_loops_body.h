@@ -61,7 +61,19 @@ void ScaleLoop(const float* xs, float factor, float bias, int64_t n,
   PLO_VECTOR_LOOP { out[i] = __builtin_fmaf(xs[i], factor, bias); }
 }
 
+void DropoutLoop(const float* xs, const float* draws, float p, float factor,
+                 int64_t n, float* out) {
+  PLO_VECTOR_LOOP {
+    const float kept = xs[i] * factor;
+    out[i] = draws[i] >= p ? kept : 0.0f;
+  }
+}
+
 // --- Reductions ---
+
+void AddToDoubles(const float* xs, int64_t n, double* sums) {
+  for (int64_t i = 0; i < n; ++i) sums[i] += static_cast<double>(xs[i]);
+}
 
 template <bool kSquare>
 void SumLanes(const float* xs, int64_t n, double* lanes) {
@@ -176,12 +188,13 @@ void NormalLoop(uint64_t key, uint64_t sample, uint64_t block, int64_t n,
 
 // In the order of the members of FloatLoops.
 constexpr FloatLoops MakeFloatLoops(const char* name) {
-  return {name,           AddLoop,          SubLoop,         MulLoop,
-          DivLoop,        MaxLoop,          ScaleLoop,       ExpLoop,
-          TanhLoop,       ErfLoop,          ReluLoop,        SiluLoop,
-          GeluTanhLoop,   GeluErfLoop,      ReluGradLoop,    SiluGradLoop,
-          TanhGradLoop,   GeluTanhGradLoop, GeluErfGradLoop, SumLanes<false>,
-          SumLanes<true>, CountNonfinite,   UniformLoop,     NormalLoop};
+  return {name,         AddLoop,          SubLoop,         MulLoop,
+          DivLoop,      MaxLoop,          ScaleLoop,       ExpLoop,
+          TanhLoop,     ErfLoop,          ReluLoop,        SiluLoop,
+          GeluTanhLoop, GeluErfLoop,      ReluGradLoop,    SiluGradLoop,
+          TanhGradLoop, GeluTanhGradLoop, GeluErfGradLoop, DropoutLoop,
+          AddToDoubles, SumLanes<false>,  SumLanes<true>,  CountNonfinite,
+          UniformLoop,  NormalLoop};
 }
 
 }  // namespace

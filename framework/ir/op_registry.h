@@ -46,6 +46,7 @@ class InferContext {
   DType dtype(std::string_view slot, int i = 0) const;
   const AttrMap& attrs() const { return op_.attrs; }
   const Op& op() const { return op_; }
+  const Program& program() const { return program_; }
 
   void Set(std::string_view slot, DType dtype, Shape shape, int i = 0);
   // Throws InvalidArgument: Describe(op), the message, every operand's
