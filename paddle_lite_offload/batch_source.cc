@@ -2,7 +2,10 @@
 
 #include <cmath>
 #include <random>
+#include <utility>
 #include <vector>
+
+#include "paddle_lite_offload/data.h"
 
 namespace plo {
 namespace {
@@ -53,6 +56,20 @@ class SyntheticTokens : public BatchSource {
   int64_t seq_len_;
 };
 
+class FileTokens : public BatchSource {
+ public:
+  explicit FileTokens(std::unique_ptr<SequenceDataset> dataset)
+      : dataset_(std::move(dataset)) {}
+
+  void Fill(int64_t sample, const Row& row) const override {
+    dataset_->Fill(sample, reinterpret_cast<int32_t*>(row.at("tokens")),
+                   reinterpret_cast<int32_t*>(row.at("labels")));
+  }
+
+ private:
+  std::unique_ptr<SequenceDataset> dataset_;
+};
+
 // y is a smooth function of x.
 class SyntheticRegression : public BatchSource {
  public:
@@ -85,6 +102,16 @@ class SyntheticRegression : public BatchSource {
 std::unique_ptr<BatchSource> MakeBatchSource(const TrainConfig& config) {
   if (config.model == "mlp") {
     return std::make_unique<SyntheticRegression>(config);
+  }
+  const SequenceOptions options{config.seq_len, config.vocab_size,
+                                static_cast<uint64_t>(config.seed)};
+  if (!config.text.empty()) {
+    return std::make_unique<FileTokens>(
+        SequenceDataset::OpenText(config.text, options));
+  }
+  if (!config.tokens.empty()) {
+    return std::make_unique<FileTokens>(
+        SequenceDataset::OpenTokens(config.tokens, options));
   }
   return std::make_unique<SyntheticTokens>(config);
 }
