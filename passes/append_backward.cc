@@ -17,8 +17,8 @@
 //   param:       the first contribution writes w@grad; the next ones update it
 //                in place, through the op's own `acc` operand where its schema
 //                has one, else by a temp and add(w@grad, part) -> w@grad
-// reduce_to_shape to the shape its operand has already is the identity: the
-// grad of the sum is then used as it is, no bytes are copied.
+// reshape and reduce_to_shape to the shape the operand has already are the
+// identity: the grad of a sum is then used as it is, no bytes are copied.
 // A trainable param that the loss does not depend on gets a grad of zeros.
 //
 // Needs: loss and loss_count. A program that has backward ops is left alone.
@@ -224,7 +224,7 @@ class Backward : public GradContext {
 
   bool IsIdentity(const std::string& type, const std::vector<Slot>& inputs,
                   const std::vector<Slot>& outputs) const {
-    if (type != "reduce_to_shape") return false;
+    if (type != "reshape" && type != "reduce_to_shape") return false;
     const auto of = contribution_to_.find(outputs[0].vars[0]);
     if (of == contribution_to_.end()) return false;
     const Var& in = program_.var(inputs[0].vars[0]);
