@@ -129,6 +129,9 @@ class CheckGradients : public Pass {
     AttrMap schedule;
     schedule.Set("kind", "constant");
     schedule.Set("base_lr", 0.0);
+    schedule.Set("warmup_steps", 0);
+    schedule.Set("total_steps", 0);
+    schedule.Set("min_ratio", 0.0);
     append("lr_schedule", {{"applied_step", {applied}}}, {{"lr", {lr}}},
            std::move(schedule));
     program.step_record = AddState(program, "step_record", DType::kFp32,
