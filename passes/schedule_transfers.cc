@@ -8,16 +8,18 @@
 //   collectives -> comm, copy_d2h -> d2h, copy_h2d -> h2d; in micro also what
 //   consumes a reduced bucket (grad_stats, accumulate) -> comm, so that the
 //   compute stream need not wait for the reduction.
-// Credit edges, for the buckets in the order in which micro lets go of them:
-//   the first op that writes bucket k+depth's gradient starts after the last
-//   micro op that touches bucket k's; where bucket k's copy to the host is
-//   what frees its shard, the reduction of bucket k+depth starts after that
-//   copy. So `depth` gradient buckets and as many shards are in flight. A
-//   bucket whose first writer comes before that point (a tied weight's) lies
-//   outside the ring.
-// Drain edge, with accumulation: the op that follows `depth` blocks into the
-//   forward pass starts after the last reduction, which belongs to the
-//   micro-step before: gradient buckets do not outlive the start of forward.
+// Credit edges, over the blocks (top-level regions; without regions: buckets)
+//   in the order in which backward completes them: the first op that writes a
+//   bucket's gradient in block k+depth starts after the last micro op that
+//   touches a gradient of block k; where copies to the host are what frees the
+//   shards, the reductions of block k+depth start after block k's copies. So
+//   the gradients of `depth` blocks are in flight, however large their buckets
+//   are, and none waits for a reduction that has only just started. A bucket
+//   whose first writer comes before that point (a tied weight's) lies outside
+//   the ring.
+// Drain edge, with accumulation: the op that stands `depth` blocks into forward
+//   starts after the last reduction, which belongs to the micro-step before:
+//   gradient buckets do not outlive the start of forward.
 //
 // Runs last.
 #include <algorithm>
@@ -60,7 +62,19 @@ struct Passage {
   size_t reduction = 0;    // the op that writes the shard
   size_t shard_last = 0;   // the last op that reads the shard
   bool has_shard = false;  // a storage of its own that dies in micro
+  std::string_view block;
 };
+
+// Buckets of one block that are let go one after the other.
+struct Group {
+  std::vector<Passage> passages;
+  size_t grad_last = 0;
+  size_t shard_last = 0;  // 0: no shard dies in micro
+};
+
+std::string_view Block(std::string_view region) {
+  return region.substr(0, region.find('/'));
+}
 
 class ScheduleTransfers : public Pass {
  public:
@@ -97,7 +111,8 @@ class ScheduleTransfers : public Pass {
   std::vector<Edge> CollectEdges(
       const Program& program,
       const std::unordered_map<OpId, StreamKind>& new_stream) const;
-  std::vector<Passage> CollectPassages(const Program& program) const;
+  static std::vector<Passage> CollectPassages(const Program& program);
+  static std::vector<Group> GroupByBlock(const std::vector<Passage>& passages);
 
   const int64_t depth_;
 };
@@ -129,7 +144,7 @@ void ScheduleTransfers::CollectStreams(const Program& program, Section section,
 }
 
 std::vector<Passage> ScheduleTransfers::CollectPassages(
-    const Program& program) const {
+    const Program& program) {
   std::unordered_map<VarId, Uses> uses;  // of gradient storages and shards
   const auto& micro = program.ops(Section::kMicro);
   // The var that micro reduces a bucket into, by the bucket's storage.
@@ -180,6 +195,7 @@ std::vector<Passage> ScheduleTransfers::CollectPassages(
     if (!grad.in_micro || grad.in_update) continue;
     Passage passage;
     passage.grad = grad;
+    passage.block = Block(micro[grad.last]->region);
     const auto shard = shard_of.find(storage);
     if (shard != shard_of.end()) {
       const Uses& use = uses.at(shard->second);
@@ -194,6 +210,24 @@ std::vector<Passage> ScheduleTransfers::CollectPassages(
               return a.grad.last < b.grad.last;
             });
   return passages;
+}
+
+std::vector<Group> ScheduleTransfers::GroupByBlock(
+    const std::vector<Passage>& passages) {
+  std::vector<Group> groups;
+  for (const Passage& passage : passages) {
+    if (groups.empty() || passage.block.empty() ||
+        passage.block != groups.back().passages.back().block) {
+      groups.emplace_back();
+    }
+    Group& group = groups.back();
+    group.passages.push_back(passage);
+    group.grad_last = std::max(group.grad_last, passage.grad.last);
+    if (passage.has_shard) {
+      group.shard_last = std::max(group.shard_last, passage.shard_last);
+    }
+  }
+  return groups;
 }
 
 std::vector<Edge> ScheduleTransfers::CollectEdges(
@@ -212,13 +246,14 @@ std::vector<Edge> ScheduleTransfers::CollectEdges(
     }
   };
   const std::vector<Passage> passages = CollectPassages(program);
-  const size_t depth = static_cast<size_t>(depth_);
-  for (size_t k = 0; k + depth < passages.size(); ++k) {
-    const Passage& freed = passages[k];
-    const Passage& next = passages[k + depth];
-    add(next.grad.first_write, freed.grad.last);
-    if (freed.has_shard && next.has_shard) {
-      add(next.reduction, freed.shard_last);
+  const std::vector<Group> groups = GroupByBlock(passages);
+  for (size_t k = 0; k + depth_ < groups.size(); ++k) {
+    const Group& freed = groups[k];
+    for (const Passage& next : groups[k + depth_].passages) {
+      add(next.grad.first_write, freed.grad_last);
+      if (freed.shard_last > 0 && next.has_shard) {
+        add(next.reduction, freed.shard_last);
+      }
     }
   }
 
@@ -227,18 +262,13 @@ std::vector<Edge> ScheduleTransfers::CollectEdges(
     for (const Passage& passage : passages) {
       drained = std::max({drained, passage.grad.last, passage.shard_last});
     }
-    const auto block = [&](size_t i) {
-      const std::string_view region = micro[i]->region;
-      return region.substr(0, region.find('/'));
-    };
     int64_t blocks = 0;
     size_t waiter = 0;
     while (waiter + 1 < micro.size() && blocks < depth_ &&
            micro[waiter]->role == Role::kForward) {
       ++waiter;
-      if (!block(waiter - 1).empty() && block(waiter) != block(waiter - 1)) {
-        ++blocks;
-      }
+      const std::string_view left = Block(micro[waiter - 1]->region);
+      if (!left.empty() && left != Block(micro[waiter]->region)) ++blocks;
     }
     if (stream_of(drained) != stream_of(waiter)) {
       edges.push_back({micro[waiter]->id, micro[drained]->id});
