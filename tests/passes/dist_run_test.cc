@@ -31,10 +31,10 @@ namespace {
 using Poison = std::function<void(int step, int rank, const std::string& feed,
                                   std::vector<double>& values)>;
 
-struct Setup {
+struct Job {
   std::function<Program()> build;
   DefaultPipelineOptions pipeline;
-  Optimizer optimizer = AdamW({.lr = 1e-2});
+  Optimizer optimizer = AdamW({.lr = 1e-2, .schedule = {}});
   int steps = 3;
   Poison poison = {};
   // Called after every step with the rank's engine.
@@ -66,29 +66,29 @@ HostTensor MakeFeed(const Program& program, VarId id, int step, int rank,
   return HostTensor::Of(var.dtype, var.shape, values);
 }
 
-Outcome RunOneRank(const Setup& setup, Comm* comm, int rank) {
-  Program program = setup.build();
-  setup.optimizer.ApplyGroups(program);
-  DefaultPipelineOptions pipeline = setup.pipeline;
-  pipeline.insert_optimizer = setup.optimizer.PipelineEntry();
+Outcome RunOneRank(const Job& job, Comm* comm, int rank) {
+  Program program = job.build();
+  job.optimizer.ApplyGroups(program);
+  DefaultPipelineOptions pipeline = job.pipeline;
+  pipeline.insert_optimizer = job.optimizer.PipelineEntry();
   EngineOptions options;
   options.executor.check_races = rank == 0;
-  options.executor.delay_us = setup.delay_us;
+  options.executor.delay_us = job.delay_us;
   options.cpu.compute_threads = 1;
   Engine engine(
       Prepare(std::move(program), {.pipeline = DefaultPipeline(pipeline)}),
       comm, options);
   Outcome outcome;
-  for (int step = 0; step < setup.steps; ++step) {
+  for (int step = 0; step < job.steps; ++step) {
     Feeds feeds;
     for (VarId id : engine.program().vars()) {
       const Var& var = engine.program().var(id);
       if (var.kind != VarKind::kFeed) continue;
       feeds.emplace(var.name,
-                    MakeFeed(engine.program(), id, step, rank, setup.poison));
+                    MakeFeed(engine.program(), id, step, rank, job.poison));
     }
     outcome.steps.push_back(engine.Step(feeds));
-    if (setup.inspect) setup.inspect(step, rank, engine);
+    if (job.inspect) job.inspect(step, rank, engine);
   }
   outcome.digest = ParamDigest(engine.executor());
   for (VarId id : engine.program().Params()) {
@@ -99,8 +99,8 @@ Outcome RunOneRank(const Setup& setup, Comm* comm, int rank) {
 }
 
 // All ranks, as threads; rethrows the first error.
-std::vector<Outcome> Run(const Setup& setup) {
-  const int world = static_cast<int>(setup.pipeline.sharding_degree);
+std::vector<Outcome> RunJob(const Job& job) {
+  const int world = static_cast<int>(job.pipeline.sharding_degree);
   std::vector<std::unique_ptr<Comm>> comms = CreateThreadComms(world);
   std::vector<Outcome> outcomes(world);
   std::vector<std::exception_ptr> errors(world);
@@ -108,7 +108,7 @@ std::vector<Outcome> Run(const Setup& setup) {
   for (int rank = 0; rank < world; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        outcomes[rank] = RunOneRank(setup, comms[rank].get(), rank);
+        outcomes[rank] = RunOneRank(job, comms[rank].get(), rank);
       } catch (...) {
         errors[rank] = std::current_exception();
         comms[rank]->Abort("a rank of the test failed");
@@ -123,8 +123,8 @@ std::vector<Outcome> Run(const Setup& setup) {
 }
 
 // The outcome of rank 0, after checking that the ranks agree.
-Outcome RunAgreeing(const Setup& setup) {
-  const std::vector<Outcome> outcomes = Run(setup);
+Outcome RunAgreeing(const Job& job) {
+  const std::vector<Outcome> outcomes = RunJob(job);
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.digest, outcomes[0].digest);
     for (size_t i = 0; i < outcome.steps.size(); ++i) {
@@ -213,21 +213,20 @@ class SameBits : public DistRunTest,
 
 TEST_P(SameBits, InAllStagesWithAndWithoutOffload) {
   const Model& model = GetParam();
-  Setup setup{.build = model.build,
-              .pipeline = Sharded(model.degree, model.dtype)};
-  setup.pipeline.accumulate_steps = model.accumulate_steps;
-  if (model.dtype == DType::kFp16) setup.pipeline.loss_scale = "dynamic";
-  const Outcome base = RunAgreeing(setup);
+  Job job{.build = model.build, .pipeline = Sharded(model.degree, model.dtype)};
+  job.pipeline.accumulate_steps = model.accumulate_steps;
+  if (model.dtype == DType::kFp16) job.pipeline.loss_scale = "dynamic";
+  const Outcome base = RunAgreeing(job);
   for (const StepResult& step : base.steps) EXPECT_FALSE(step.skipped);
   EXPECT_GT(base.steps[0].grad_norm, 0);
   for (int64_t stage : {2, 1, 0}) {
     for (const Variant& variant : kVariants) {
       if (stage == 2 && variant.fraction == 0) continue;
-      setup.pipeline.sharding_stage = stage;
-      setup.pipeline.offload_optimizer = variant.fraction > 0;
-      setup.pipeline.offload_fraction = variant.fraction;
-      setup.pipeline.offload_mode = variant.mode;
-      ExpectSameBits(RunAgreeing(setup), base,
+      job.pipeline.sharding_stage = stage;
+      job.pipeline.offload_optimizer = variant.fraction > 0;
+      job.pipeline.offload_fraction = variant.fraction;
+      job.pipeline.offload_mode = variant.mode;
+      ExpectSameBits(RunAgreeing(job), base,
                      StrCat("stage ", stage, ", offload ", variant.name));
     }
   }
@@ -242,57 +241,58 @@ INSTANTIATE_TEST_SUITE_P(
                       Model{"gpt_fp32_2ranks", Gpt, DType::kFp32, 2, 1},
                       Model{"gpt_bf16_2ranks_A2", Gpt, DType::kBf16, 2, 2},
                       Model{"gpt_bf16_3ranks", Gpt, DType::kBf16, 3, 1}),
-    [](const auto& info) { return std::string(info.param.name); });
+    [](const auto& test_case) { return std::string(test_case.param.name); });
 
 TEST_F(DistRunTest, WiderGradsKeepTheBitsUnderOffload) {
-  Setup setup{.build = Gpt, .pipeline = Sharded(2, DType::kBf16)};
-  setup.pipeline.grad_dtype = "fp32";
-  const Outcome base = RunAgreeing(setup);
-  setup.pipeline.offload_optimizer = true;
-  ExpectSameBits(RunAgreeing(setup), base, "offload");
-  setup.pipeline.sharding_stage = 0;
-  ExpectSameBits(RunAgreeing(setup), base, "offload, stage 0");
+  Job job{.build = Gpt, .pipeline = Sharded(2, DType::kBf16)};
+  job.pipeline.grad_dtype = "fp32";
+  const Outcome base = RunAgreeing(job);
+  job.pipeline.offload_optimizer = true;
+  ExpectSameBits(RunAgreeing(job), base, "offload");
+  job.pipeline.sharding_stage = 0;
+  ExpectSameBits(RunAgreeing(job), base, "offload, stage 0");
 }
 
 TEST_F(DistRunTest, OtherOptimizersAndClipModesKeepTheBitsToo) {
   for (const char* mode : {"norm", "value"}) {
     for (const Optimizer& optimizer :
-         {Adam({.lr = 1e-2}), Sgd({.lr = 1e-2, .weight_decay = 0.1})}) {
-      Setup setup{.build = Mlp,
-                  .pipeline = Sharded(2, DType::kBf16),
-                  .optimizer = optimizer};
-      setup.pipeline.clip_mode = mode;
-      setup.pipeline.clip_norm = 0.01;
-      const Outcome base = RunAgreeing(setup);
-      setup.pipeline.offload_optimizer = true;
-      ExpectSameBits(RunAgreeing(setup), base, StrCat(mode, optimizer.type));
+         {Adam({.lr = 1e-2, .schedule = {}}),
+          Sgd({.lr = 1e-2, .weight_decay = 0.1, .schedule = {}})}) {
+      Job job{.build = Mlp,
+              .pipeline = Sharded(2, DType::kBf16),
+              .optimizer = optimizer};
+      job.pipeline.clip_mode = mode;
+      job.pipeline.clip_norm = 0.01;
+      const Outcome base = RunAgreeing(job);
+      job.pipeline.offload_optimizer = true;
+      ExpectSameBits(RunAgreeing(job), base, StrCat(mode, optimizer.type));
     }
   }
 }
 
 TEST_F(DistRunTest, DepthAndDelaysChangeNoBit) {
-  Setup setup{.build = Gpt, .pipeline = Sharded(2, DType::kBf16)};
-  setup.pipeline.accumulate_steps = 2;
-  setup.pipeline.offload_optimizer = true;
-  const Outcome base = RunAgreeing(setup);
+  Job job{.build = Gpt, .pipeline = Sharded(2, DType::kBf16)};
+  job.pipeline.accumulate_steps = 2;
+  job.pipeline.offload_optimizer = true;
+  const Outcome base = RunAgreeing(job);
   for (int64_t depth : {1, 3, 100}) {
-    setup.pipeline.prefetch_depth = depth;
-    ExpectSameBits(RunAgreeing(setup), base, StrCat("depth ", depth));
+    job.pipeline.prefetch_depth = depth;
+    ExpectSameBits(RunAgreeing(job), base, StrCat("depth ", depth));
   }
   for (int slow = 0; slow < kStreamCount; ++slow) {
-    setup.delay_us = [slow](StreamKind stream, OpId op) {
+    job.delay_us = [slow](StreamKind stream, OpId op) {
       return static_cast<int>(stream) == slow ? 200 + op % 7 * 50 : 0;
     };
-    ExpectSameBits(RunAgreeing(setup), base, StrCat("slow stream ", slow));
+    ExpectSameBits(RunAgreeing(job), base, StrCat("slow stream ", slow));
   }
 }
 
 TEST_F(DistRunTest, MoreRanksThanParams) {
-  Setup setup{.build = Mlp, .pipeline = Sharded(8, DType::kBf16), .steps = 2};
-  setup.pipeline.bucket_mb = 25;
-  const Outcome base = RunAgreeing(setup);
-  setup.pipeline.offload_optimizer = true;
-  ExpectSameBits(RunAgreeing(setup), base, "offload");
+  Job job{.build = Mlp, .pipeline = Sharded(8, DType::kBf16), .steps = 2};
+  job.pipeline.bucket_mb = 25;
+  const Outcome base = RunAgreeing(job);
+  job.pipeline.offload_optimizer = true;
+  ExpectSameBits(RunAgreeing(job), base, "offload");
 }
 
 // --- N6: averaged once ---
@@ -310,24 +310,24 @@ TEST_F(DistRunTest, RanksAndMicroStepsAreOneBatch) {
       values[i] = values[i - batch];
     }
   };
-  Setup setup{.build =
-                  [] {
-                    return BuildMlp({.layers = 1,
-                                     .hidden = 9,
-                                     .inputs = 5,
-                                     .outputs = 3,
-                                     .micro_batch = 4});
-                  },
-              .pipeline = Sharded(1),
-              .optimizer = Sgd({.lr = 0.1}),
-              .steps = 5,
-              .poison = same};
-  const Outcome base = RunAgreeing(setup);
+  Job job{.build =
+              [] {
+                return BuildMlp({.layers = 1,
+                                 .hidden = 9,
+                                 .inputs = 5,
+                                 .outputs = 3,
+                                 .micro_batch = 4});
+              },
+          .pipeline = Sharded(1),
+          .optimizer = Sgd({.lr = 0.1, .schedule = {}}),
+          .steps = 5,
+          .poison = same};
+  const Outcome base = RunAgreeing(job);
   for (int64_t degree : {1, 2, 3}) {
     for (int64_t steps : {1, 2, 3}) {
-      setup.pipeline.sharding_degree = degree;
-      setup.pipeline.accumulate_steps = steps;
-      const Outcome outcome = RunAgreeing(setup);
+      job.pipeline.sharding_degree = degree;
+      job.pipeline.accumulate_steps = steps;
+      const Outcome outcome = RunAgreeing(job);
       for (size_t i = 0; i < base.steps.size(); ++i) {
         EXPECT_NEAR(outcome.steps[i].loss, base.steps[i].loss,
                     1e-5 * base.steps[i].loss);
@@ -368,19 +368,19 @@ Program Odd() {
 }
 
 TEST_F(DistRunTest, ClipsToTheNormAndLeavesOthersAlone) {
-  Setup setup{.build = Odd,
-              .pipeline = Sharded(2),
-              .optimizer = Sgd({.lr = 1, .momentum = 0}),
-              .steps = 1};
-  setup.pipeline.clip_norm = 1e6;  // no effect
-  const Outcome plain = RunAgreeing(setup);
-  setup.pipeline.clip_norm = 1e-3;
+  Job job{.build = Odd,
+          .pipeline = Sharded(2),
+          .optimizer = Sgd({.lr = 1, .momentum = 0, .schedule = {}}),
+          .steps = 1};
+  job.pipeline.clip_norm = 1e6;  // no effect
+  const Outcome plain = RunAgreeing(job);
+  job.pipeline.clip_norm = 1e-3;
   for (bool offload : {false, true}) {
-    setup.pipeline.offload_optimizer = offload;
-    const Outcome clipped = RunAgreeing(setup);
-    setup.steps = 0;
-    const Outcome start = RunAgreeing(setup);
-    setup.steps = 1;
+    job.pipeline.offload_optimizer = offload;
+    const Outcome clipped = RunAgreeing(job);
+    job.steps = 0;
+    const Outcome start = RunAgreeing(job);
+    job.steps = 1;
     const auto moved = [&](const Outcome& to, const std::string& name) {
       double sum = 0;
       for (size_t i = 0; i < start.params.at(name).size(); ++i) {
@@ -443,21 +443,21 @@ TEST_P(Skip, LeavesEveryRankAsItWas) {
   const SkipCase& c = GetParam();
   const std::set<int> bad = {0, 2, 4};
   std::vector<std::vector<Bytes>> snapshots(2);
-  Setup setup{.build = Odd, .pipeline = Sharded(2, c.dtype), .steps = 5};
-  setup.pipeline.sharding_stage = c.stage;
-  setup.pipeline.accumulate_steps = c.accumulate_steps;
-  setup.pipeline.offload_optimizer = c.fraction > 0;
-  setup.pipeline.offload_fraction = c.fraction;
-  setup.poison = [&](int step, int rank, const std::string& feed,
-                     std::vector<double>& values) {
+  Job job{.build = Odd, .pipeline = Sharded(2, c.dtype), .steps = 5};
+  job.pipeline.sharding_stage = c.stage;
+  job.pipeline.accumulate_steps = c.accumulate_steps;
+  job.pipeline.offload_optimizer = c.fraction > 0;
+  job.pipeline.offload_fraction = c.fraction;
+  job.poison = [&](int step, int rank, const std::string& feed,
+                   std::vector<double>& values) {
     if (feed != "y" && feed != "loud") return;
     if (bad.count(step) == 0 || rank != 1) return;
     values.back() = feed == "y" ? -1e4 : 3e38;
   };
-  setup.inspect = [&](int, int rank, Engine& engine) {
+  job.inspect = [&](int, int rank, Engine& engine) {
     snapshots[rank].push_back(Snapshot(engine));
   };
-  const std::vector<Outcome> outcomes = Run(setup);
+  const std::vector<Outcome> outcomes = RunJob(job);
   for (int rank = 0; rank < 2; ++rank) {
     int64_t applied = 0;
     for (int step = 0; step < 5; ++step) {
@@ -492,21 +492,21 @@ INSTANTIATE_TEST_SUITE_P(
                       SkipCase{"bf16_stage0", DType::kBf16, 0, 2, 0},
                       SkipCase{"bf16_stage0_offload", DType::kBf16, 0, 1, 1},
                       SkipCase{"bf16_stage1_offload", DType::kBf16, 1, 2, 1}),
-    [](const auto& info) { return std::string(info.param.name); });
+    [](const auto& test_case) { return std::string(test_case.param.name); });
 
 // --- N5: the loss scale ---
 
 TEST_F(DistRunTest, LossScaleFollowsItsRule) {
   const std::set<int> bad = {2, 3, 4, 8};
-  Setup setup{.build = Odd, .pipeline = Sharded(2), .steps = 13};
-  setup.pipeline.loss_scale = "dynamic";
-  setup.pipeline.init_loss_scale = 8;
-  setup.pipeline.loss_scale_incr_every_n = 2;
-  setup.pipeline.loss_scale_decr_every_n = 2;
-  setup.pipeline.min_loss_scale = 4;
-  setup.pipeline.loss_scale_decr_ratio = 0.25;
-  setup.poison = [&](int step, int rank, const std::string& feed,
-                     std::vector<double>& values) {
+  Job job{.build = Odd, .pipeline = Sharded(2), .steps = 13};
+  job.pipeline.loss_scale = "dynamic";
+  job.pipeline.init_loss_scale = 8;
+  job.pipeline.loss_scale_incr_every_n = 2;
+  job.pipeline.loss_scale_decr_every_n = 2;
+  job.pipeline.min_loss_scale = 4;
+  job.pipeline.loss_scale_decr_ratio = 0.25;
+  job.poison = [&](int step, int rank, const std::string& feed,
+                   std::vector<double>& values) {
     if (feed == "y" && rank == 1 && bad.count(step) > 0) {
       values[0] = std::numeric_limits<double>::infinity();
     }
@@ -516,9 +516,9 @@ TEST_F(DistRunTest, LossScaleFollowsItsRule) {
   // bad: both counts start over. Steps 9 to 12 are good: 16, then 32.
   const std::vector<double> used = {8, 8, 16, 16, 4, 4, 4, 8, 8, 8, 8, 16, 16};
   for (bool offload : {false, true}) {
-    setup.pipeline.offload_optimizer = offload;
-    for (const Outcome& outcome : Run(setup)) {
-      for (int step = 0; step < setup.steps; ++step) {
+    job.pipeline.offload_optimizer = offload;
+    for (const Outcome& outcome : RunJob(job)) {
+      for (int step = 0; step < job.steps; ++step) {
         EXPECT_EQ(outcome.steps[step].skipped, bad.count(step) > 0) << step;
         EXPECT_EQ(outcome.steps[step].loss_scale, used[step]) << step;
       }
@@ -527,11 +527,11 @@ TEST_F(DistRunTest, LossScaleFollowsItsRule) {
 }
 
 TEST_F(DistRunTest, ScalesThatArePowersOfTwoChangeNoBit) {
-  Setup setup{.build = Odd, .pipeline = Sharded(2)};
-  const Outcome base = RunAgreeing(setup);
-  setup.pipeline.loss_scale = "static";
-  setup.pipeline.init_loss_scale = 1024;
-  const Outcome scaled = RunAgreeing(setup);
+  Job job{.build = Odd, .pipeline = Sharded(2)};
+  const Outcome base = RunAgreeing(job);
+  job.pipeline.loss_scale = "static";
+  job.pipeline.init_loss_scale = 1024;
+  const Outcome scaled = RunAgreeing(job);
   EXPECT_EQ(scaled.digest, base.digest);
   for (size_t i = 0; i < base.steps.size(); ++i) {
     EXPECT_EQ(scaled.steps[i].grad_norm, base.steps[i].grad_norm);
