@@ -13,7 +13,7 @@
 namespace plo {
 namespace {
 
-constexpr int64_t kColumns = 256;  // of one task
+constexpr int64_t kColumns = 128;  // of one task
 constexpr int64_t kRows = 64;      // summed before they join the total
 
 void Infer(InferContext& c) {
