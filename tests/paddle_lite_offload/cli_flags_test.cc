@@ -1,0 +1,108 @@
+#include "paddle_lite_offload/cli_flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+namespace plo {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct TestFlags {
+  bool fast = true;
+  int64_t width = 4;
+  double rate = 0.5;
+  std::string title = "none";
+  int64_t limit = 0;
+};
+
+// gflags' registry is per process: one set for all tests.
+struct Flags {
+  TestFlags values;
+  FlagSet set;
+  Flags() {
+    set.Add("t_fast", &values.fast, "go fast");
+    set.Add("t_width", &values.width, "of it");
+    set.Add("t_rate", &values.rate, "per second");
+    set.Add("t_title", &values.title, "on top");
+    set.AddBytes("t_limit", &values.limit, "of memory");
+  }
+};
+Flags& TheFlags() {
+  static Flags flags;
+  flags.values = TestFlags();
+  return flags;
+}
+
+std::string UsageOf(const std::vector<std::string>& args) {
+  try {
+    TheFlags().set.Parse(args);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(FlagSet, ParsesAllForms) {
+  Flags& flags = TheFlags();
+  const auto rest =
+      flags.set.Parse({"--t_width=7", "-t_rate", "1e-3", "in.txt", "--not_fast",
+                       "--t_limit=8KiB"}  // --not_fast is no + t_fast
+      );
+  EXPECT_THAT(rest, ElementsAre("in.txt"));
+  EXPECT_EQ(flags.values.width, 7);
+  EXPECT_EQ(flags.values.rate, 1e-3);
+  EXPECT_FALSE(flags.values.fast);
+  EXPECT_EQ(flags.values.limit, 8192);
+  flags.set.Parse({"--t_fast", "--t_title="});
+  EXPECT_TRUE(flags.values.fast);
+  EXPECT_EQ(flags.values.title, "");
+}
+
+TEST(FlagSet, ReadsFlagFiles) {
+  const std::string path = ::testing::TempDir() + "/flags_test.txt";
+  std::ofstream(path) << "# comment\n\n--t_width=9\n  --t_title=a b\n";
+  Flags& flags = TheFlags();
+  flags.set.Parse({"--flagfile=" + path});
+  EXPECT_EQ(flags.values.width, 9);
+  EXPECT_EQ(flags.values.title, "a b");
+  EXPECT_THAT(UsageOf({"--flagfile=no_such_file"}), HasSubstr("no_such_file"));
+  std::ofstream(path) << "--flagfile=" << path << "\n";
+  EXPECT_THAT(UsageOf({"--flagfile=" + path}), HasSubstr("include each other"));
+}
+
+TEST(FlagSet, ExplainsBadUsage) {
+  EXPECT_EQ(UsageOf({"--t_widht=3"}),
+            "unknown flag '--t_widht'; did you mean 't_width'?");
+  EXPECT_EQ(UsageOf({"--xyzzy"}), "unknown flag '--xyzzy'");
+  EXPECT_THAT(UsageOf({"--t_width=abc"}),
+              HasSubstr("--t_width=abc: expected an integer"));
+  EXPECT_THAT(UsageOf({"--t_width=99999999999999999999"}),
+              HasSubstr("expected an integer that fits 64 bits"));
+  EXPECT_THAT(UsageOf({"--t_rate=1e999"}), HasSubstr("expected a number"));
+  EXPECT_THAT(UsageOf({"--t_width"}), HasSubstr("needs a value"));
+  EXPECT_THAT(UsageOf({"--t_limit=8GX"}), HasSubstr("no number of bytes"));
+}
+
+TEST(FlagSet, SharesNoFlagsOfGflagsItself) {
+  EXPECT_THAT(UsageOf({"--tab_completion_word=x"}), HasSubstr("unknown flag"));
+}
+
+TEST(ByteCount, ReadsUnits) {
+  EXPECT_EQ(ParseByteCount("4096"), 4096);
+  EXPECT_EQ(ParseByteCount("8GiB"), int64_t{8} << 30);
+  EXPECT_EQ(ParseByteCount("1.5K"), 1536);
+  EXPECT_EQ(ParseByteCount("2MB"), 2 << 20);
+  for (const char* bad :
+       {"", "x", "-1", "8GiBs", "nan", "1e30", "G", "8 GiB"}) {
+    EXPECT_THROW(ParseByteCount(bad), Error) << bad;
+  }
+  EXPECT_EQ(FormatByteCount(512), "512 B");
+  EXPECT_EQ(FormatByteCount(3 << 19), "1.50 MiB");
+}
+
+}  // namespace
+}  // namespace plo

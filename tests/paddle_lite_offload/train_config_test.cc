@@ -1,0 +1,136 @@
+#include "paddle_lite_offload/train_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace plo {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct BadConfig {
+  std::function<void(TrainConfig&)> change;
+  ErrorCode code;
+  const char* message;
+};
+
+TEST(TrainConfig, RejectsWhatMakesNoSense) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  constexpr ErrorCode kBad = ErrorCode::kInvalidArgument;
+  constexpr ErrorCode kLater = ErrorCode::kUnimplemented;
+  const BadConfig cases[] = {
+      {[](auto& c) { c.model = "gtp"; }, kBad, "--model=gtp: expected one of"},
+      {[](auto& c) { c.heads = 3; }, kBad,
+       "--heads=3 does not divide --hidden=128"},
+      {[](auto& c) { c.layers = 0; }, kBad, "--layers must be at least 1"},
+      {[](auto& c) { c.layers = 1000000000; }, kBad,
+       "--layers must be at most"},
+      {[](auto& c) { c.hidden = int64_t{1} << 40; }, kBad, "overflows"},
+      {[](auto& c) { c.steps = std::numeric_limits<int64_t>::max(); }, kBad,
+       "number of tokens of the run overflows"},
+      {[nan](auto& c) { c.lr = nan; }, kBad, "lr must be a finite number"},
+      {[](auto& c) { c.lr = -1e-3; }, kBad, "lr must be a finite number"},
+      {[nan](auto& c) { c.clip_norm = nan; }, kBad, "--clip_norm"},
+      {[](auto& c) { c.dtype = "fp8"; }, kBad, "--dtype=fp8"},
+      {[](auto& c) { c.offload_fraction = 1.5; }, kBad,
+       "--offload_fraction must be in [0, 1], got 1.5"},
+      {[nan](auto& c) { c.offload_fraction = nan; }, kBad,
+       "--offload_fraction"},
+      {[](auto& c) { c.sharding_stage = 5; }, kBad,
+       "--sharding_stage must be 0, 1, 2 or 3, got 5"},
+      {[](auto& c) { c.loss_scale = "0"; }, kBad,
+       "--loss_scale must be a positive"},
+      {[](auto& c) { c.loss_scale = "-8"; }, kBad,
+       "--loss_scale must be a positive"},
+      {[](auto& c) { c.loss_scale = "big"; }, kBad, "--loss_scale=big"},
+      {[](auto& c) { c.init_loss_scale = 0; }, kBad, "--init_loss_scale"},
+      {[](auto& c) { c.loss_scale_growth = 0.5; }, kBad,
+       "--loss_scale_growth must be at least 1"},
+      {[](auto& c) { c.vocab_size = 100, c.text = "x"; }, kBad,
+       "--vocab_size of at least 256"},
+      {[](auto& c) { c.model = "mlp", c.text = "x"; }, kBad,
+       "need --model=gpt"},
+      {[](auto& c) { c.sharding_degree = 3; }, kBad, "exceeds the 2 ranks"},
+      {[](auto& c) { c.freeze = "*", c.lr_schedule = "x"; }, kBad,
+       "unknown lr_schedule"},
+      {[](auto& c) { c.sharding_stage = 3; }, kLater, "--sharding_stage=3"},
+      {[](auto& c) { c.offload = "params"; }, kLater, "--offload=params"},
+      {[](auto& c) { c.offload = "optimizer+params"; }, kLater,
+       "--offload=params"},
+      {[](auto& c) { c.offload_activations = "layer0"; }, kLater,
+       "--offload_activations"},
+      {[](auto& c) { c.offload_streamed_fraction = "0.3"; }, kLater,
+       "--offload_streamed_fraction"},
+      {[](auto& c) { c.resume = "x"; }, kLater, "--resume"},
+      {[](auto& c) { c.save_dir = "x"; }, kLater, "--save_dir"},
+      {[](auto& c) { c.save_every = 5; }, kLater, "--save_every"},
+  };
+  for (const BadConfig& bad : cases) {
+    TrainConfig config;
+    bad.change(config);
+    try {
+      ValidateTrainConfig(config, 2);
+      ADD_FAILURE() << "no error for: " << bad.message;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), bad.code) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr(bad.message));
+    }
+  }
+  ValidateTrainConfig(TrainConfig{}, 2);
+}
+
+TEST(TrainConfig, LossScaleFollowsTheDtype) {
+  TrainConfig config;
+  EXPECT_FALSE(InitialLossScale(config));
+  config.dtype = "bf16";
+  EXPECT_FALSE(InitialLossScale(config));
+  config.dtype = "fp16";
+  EXPECT_EQ(InitialLossScale(config), 65536);
+  EXPECT_EQ(MakePipelineOptions(config, 1).loss_scale, "dynamic");
+  config.loss_scale = "128";
+  EXPECT_EQ(InitialLossScale(config), 128);
+  EXPECT_EQ(MakePipelineOptions(config, 1).loss_scale, "static");
+  config.loss_scale = "none";
+  EXPECT_EQ(MakePipelineOptions(config, 1).loss_scale, "none");
+}
+
+TEST(TrainConfig, PipelineNamesEveryChoice) {
+  TrainConfig config;
+  config.dtype = "bf16";
+  config.accumulate_steps = 3;
+  config.clip_norm = 1;
+  config.offload = "optimizer";
+  config.offload_fraction = 0.5;
+  const std::string text = DefaultPipeline(MakePipelineOptions(config, 4));
+  for (const char* part :
+       {"apply_amp(dtype=bf16)", "recompute(policy=cheap)", "degree=4",
+        "steps=3", "clip_gradients(norm=1", "type=adamw,lr=0.001",
+        "offload_optimizer(fraction=0.5,mode=overlap)"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+TEST(TrainConfig, FreezesByPattern) {
+  TrainConfig config;
+  config.freeze = "embedding/*+*/ln1/*";
+  const Program program = BuildModel(config);
+  EXPECT_FALSE(
+      program.var(program.GetVar("embedding/token/weight")).param.trainable);
+  EXPECT_FALSE(program.var(program.GetVar("layer2/ln1/bias")).param.trainable);
+  EXPECT_TRUE(program.var(program.GetVar("layer2/ln2/bias")).param.trainable);
+}
+
+TEST(TrainConfig, JsonHasEveryFlag) {
+  const nlohmann::json json = ToJson(TrainConfig{});
+  EXPECT_EQ(json.at("model"), "gpt");
+  EXPECT_EQ(json.at("device_memory_limit"), 0);
+  EXPECT_EQ(json.at("lr"), 1e-3);
+  EXPECT_EQ(json.at("tied_head"), true);
+}
+
+}  // namespace
+}  // namespace plo
