@@ -65,13 +65,6 @@ GraphBuilder::GraphBuilder(std::string name, int64_t seed)
   program_.seed = seed;
 }
 
-template <typename... Args>
-void GraphBuilder::Require(bool condition, const Site& site,
-                           const Args&... args) const {
-  PLO_ENFORCE(condition, kInvalidArgument, "built at ", site.text(), ": ",
-              args...);
-}
-
 // --- Regions and names ---
 
 void GraphBuilder::PushRegion(std::string_view name) {

@@ -199,7 +199,10 @@ class GraphBuilder {
   const Var& Get(Value value) const;
   // For checks of the builder's own: "built at gpt.cc:40: message".
   template <typename... Args>
-  void Require(bool condition, const Site& site, const Args&... args) const;
+  void Require(bool condition, const Site& site, const Args&... args) const {
+    PLO_ENFORCE(condition, kInvalidArgument, "built at ", site.text(), ": ",
+                args...);
+  }
   VarId AddOutput(const OpSchema& schema, const Op& op,
                   const InferContext::Result& result, bool first);
   std::vector<Value> Append(std::string_view type,

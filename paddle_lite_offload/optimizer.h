@@ -41,7 +41,7 @@ struct AdamOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0.01;
-  LrSchedule schedule;
+  LrSchedule schedule = {};
 };
 
 struct SgdOptions {
@@ -49,7 +49,7 @@ struct SgdOptions {
   double momentum = 0.9;
   bool nesterov = false;
   double weight_decay = 0;
-  LrSchedule schedule;
+  LrSchedule schedule = {};
 };
 
 // Layers already exempt biases and norms from weight decay; groups change that
@@ -61,7 +61,7 @@ struct Optimizer {
   double momentum = 0;
   bool nesterov = false;
   double weight_decay = 0;
-  LrSchedule schedule;
+  LrSchedule schedule = {};
   std::vector<ParamGroup> groups;
 
   // Throws InvalidArgument naming the hyperparameter that makes no sense.

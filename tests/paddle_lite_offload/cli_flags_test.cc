@@ -48,10 +48,9 @@ std::string UsageOf(const std::vector<std::string>& args) {
 
 TEST(FlagSet, ParsesAllForms) {
   Flags& flags = TheFlags();
-  const auto rest =
-      flags.set.Parse({"--t_width=7", "-t_rate", "1e-3", "in.txt", "--not_fast",
-                       "--t_limit=8KiB"}  // --not_fast is no + t_fast
-      );
+  // The fourth is "no" in front of "t_fast".
+  const auto rest = flags.set.Parse({"--t_width=7", "-t_rate", "1e-3",
+                                     "--not_fast", "in.txt", "--t_limit=8KiB"});
   EXPECT_THAT(rest, ElementsAre("in.txt"));
   EXPECT_EQ(flags.values.width, 7);
   EXPECT_EQ(flags.values.rate, 1e-3);
