@@ -9,6 +9,7 @@
 #define PLO_OPERATORS_ADAM_MATH_H_
 
 #include "operators/host_device.h"
+#include "operators/step_record.h"
 
 namespace plo {
 
@@ -66,6 +67,85 @@ PLO_HOST_DEVICE void SgdElement(const SgdScalars& s, float grad, float& p,
   const float update = s.nesterov ? __builtin_fmaf(s.momentum, m, g) : m;
   const float decayed = __builtin_fmaf(-s.decay, p, p);
   p = __builtin_fmaf(-s.step_size, update, decayed);
+}
+
+// --- What all elements of a segment share ---
+
+enum class ClipMode { kNone, kGlobalNorm, kNorm, kValue };
+
+// The attributes of an optimizer op.
+struct UpdateRule {
+  double beta1 = 0, beta2 = 0, eps = 0;  // Adam
+  double momentum = 0;                   // SGD
+  bool nesterov = false;
+  double weight_decay = 0;
+  bool decoupled = true;
+  ClipMode clip_mode = ClipMode::kNone;
+  double clip = 0;  // bound of the norm or of the values
+};
+
+// One member of a bucket.
+struct SegmentRule {
+  double weight_decay = 1;  // factor of UpdateRule::weight_decay
+  double lr_scale = 1;
+  bool need_clip = true;
+  float sum_squares = 0;  // of its gradient; read with ClipMode::kNorm
+};
+
+PLO_HOST_DEVICE float GradMultiplier(const UpdateRule& rule,
+                                     const SegmentRule& segment,
+                                     const float* record) {
+  if (!segment.need_clip) return record[kRecordUnclipped];
+  if (rule.clip_mode == ClipMode::kGlobalNorm) return record[kRecordMultiplier];
+  if (rule.clip_mode != ClipMode::kNorm) return record[kRecordUnclipped];
+  const double scale = record[kRecordUnclipped];
+  const double norm =
+      __builtin_sqrt(static_cast<double>(segment.sum_squares)) * scale;
+  return static_cast<float>(scale * ClipCoefficient(rule.clip, norm));
+}
+
+PLO_HOST_DEVICE float ClipValue(const UpdateRule& rule,
+                                const SegmentRule& segment) {
+  const bool clips = rule.clip_mode == ClipMode::kValue && segment.need_clip;
+  return clips ? static_cast<float>(rule.clip) : __builtin_inff();
+}
+
+PLO_HOST_DEVICE AdamScalars FoldAdam(const UpdateRule& rule,
+                                     const SegmentRule& segment,
+                                     const float* record) {
+  const double lr = record[kRecordLr] * segment.lr_scale;
+  const double wd = rule.weight_decay * segment.weight_decay;
+  AdamScalars s;
+  s.grad_multiplier = GradMultiplier(rule, segment, record);
+  s.clip_value = ClipValue(rule, segment);
+  s.l2 = rule.decoupled ? 0.0f : static_cast<float>(wd);
+  s.decay = rule.decoupled ? static_cast<float>(lr * wd) : 0.0f;
+  s.beta1 = static_cast<float>(rule.beta1);
+  s.one_minus_beta1 = static_cast<float>(1.0 - rule.beta1);
+  s.beta2 = static_cast<float>(rule.beta2);
+  s.one_minus_beta2 = static_cast<float>(1.0 - rule.beta2);
+  s.inv_sqrt_bias2 = static_cast<float>(
+      1.0 /
+      __builtin_sqrt(static_cast<double>(record[kRecordBiasCorrection2])));
+  s.eps = static_cast<float>(rule.eps);
+  s.step_size = static_cast<float>(lr / record[kRecordBiasCorrection1]);
+  return s;
+}
+
+PLO_HOST_DEVICE SgdScalars FoldSgd(const UpdateRule& rule,
+                                   const SegmentRule& segment,
+                                   const float* record) {
+  const double lr = record[kRecordLr] * segment.lr_scale;
+  const double wd = rule.weight_decay * segment.weight_decay;
+  SgdScalars s;
+  s.grad_multiplier = GradMultiplier(rule, segment, record);
+  s.clip_value = ClipValue(rule, segment);
+  s.l2 = rule.decoupled ? 0.0f : static_cast<float>(wd);
+  s.decay = rule.decoupled ? static_cast<float>(lr * wd) : 0.0f;
+  s.momentum = static_cast<float>(rule.momentum);
+  s.step_size = static_cast<float>(lr);
+  s.nesterov = rule.nesterov;
+  return s;
 }
 
 }  // namespace plo

@@ -1,0 +1,284 @@
+// adamw, sgd_momentum: the update of one bucket, or of this rank's slice of it,
+// on the device or on the host.
+//
+// Reads everything that depends on the step from the step record. A skipped
+// step leaves the state as it is; the rounded param is written even then,
+// because its buffer may be the one the gradient came in. Elements outside
+// every segment are padding and stay zero.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "framework/ir/op_registry.h"
+#include "framework/runtime/host_pool.h"
+#include "operators/adam_kernels.h"
+#include "operators/infer_util.h"
+#include "operators/kernel_util.h"
+#include "operators/segments.h"
+#include "operators/step_record.h"
+
+namespace plo {
+namespace {
+
+// Elements a thread takes at a time; 28 bytes each pass through its caches.
+constexpr int64_t kGrain = 16384;
+
+ClipMode ParseClipMode(const std::string& name) {
+  if (name == "none") return ClipMode::kNone;
+  if (name == "global_norm") return ClipMode::kGlobalNorm;
+  if (name == "norm") return ClipMode::kNorm;
+  PLO_ENFORCE(name == "value", kInvalidArgument,
+              "clip_mode must be none, global_norm, norm or value, is '", name,
+              "'");
+  return ClipMode::kValue;
+}
+
+void RequireState(InferContext& ctx, const char* slot) {
+  RequireDType(ctx, slot, DType::kFp32);
+  RequireShape(ctx, slot, ctx.shape("grad"));
+  SetLike(ctx, slot, slot);
+}
+
+// The rounded param has the dtype of the var given for it, if there is one
+// already, else that of the gradient.
+DType ParamDType(const InferContext& ctx) {
+  const VarId param = ctx.op().Out1("param");
+  return param == kNoId ? ctx.dtype("grad") : ctx.program().var(param).dtype;
+}
+
+void InferUpdate(InferContext& ctx, bool adam) {
+  RequireFloat(ctx, "grad");
+  ctx.Require(ctx.shape("grad").rank() == 1, "grad must have one dimension");
+  RequireDType(ctx, "record", DType::kFp32);
+  RequireShape(ctx, "record", {kStepRecordSize});
+  RequireState(ctx, "master");
+  RequireState(ctx, "moment1");
+  if (adam) RequireState(ctx, "moment2");
+  if (!ctx.op().Out("param").empty()) {
+    ctx.Require(IsFloat(ParamDType(ctx)), "param must be of a float type");
+    ctx.Set("param", ParamDType(ctx), ctx.shape("grad"));
+  }
+  RequireSegments(ctx);
+  const AttrMap& attrs = ctx.attrs();
+  const size_t segments = attrs.GetInts("segment_begins").size();
+  ctx.Require(attrs.GetFloats("segment_weight_decay").size() == segments &&
+                  attrs.GetFloats("segment_lr_scale").size() == segments &&
+                  attrs.GetInts("segment_need_clip").size() == segments,
+              "the segment attributes differ in length");
+  if (ParseClipMode(attrs.GetString("clip_mode")) == ClipMode::kNorm) {
+    ctx.Require(ctx.Has("stats"), "clip_mode norm needs stats");
+    RequireDType(ctx, "stats", DType::kFp32);
+    const int64_t offset = attrs.GetInt("stats_offset");
+    ctx.Require(offset >= 0 && offset + static_cast<int64_t>(segments) <=
+                                   ctx.shape("stats").numel(),
+                "stats_offset ", offset, " leaves fewer than ", segments,
+                " stats");
+  }
+}
+
+void InferAdam(InferContext& ctx) {
+  InferUpdate(ctx, true);
+  for (const char* name : {"beta1", "beta2"}) {
+    const double beta = ctx.attrs().GetFloat(name);
+    ctx.Require(beta >= 0 && beta < 1, name, " must be in [0, 1), is ", beta);
+  }
+  ctx.Require(ctx.attrs().GetFloat("eps") >= 0, "eps must not be negative");
+}
+
+void InferSgd(InferContext& ctx) {
+  InferUpdate(ctx, false);
+  const double momentum = ctx.attrs().GetFloat("momentum");
+  ctx.Require(momentum >= 0 && momentum < 1, "momentum must be in [0, 1), is ",
+              momentum);
+}
+
+constexpr int64_t kPadding = -1;
+
+// A run of one segment or of padding.
+struct Piece {
+  int64_t begin, end;
+  int64_t segment;
+};
+
+// What does not change from step to step, and room for what does.
+struct State {
+  UpdateRule rule;
+  std::vector<SegmentRule> segments;
+  std::vector<Piece> pieces;  // cover all elements, ascending
+  std::vector<AdamScalars> adam;
+  std::vector<SgdScalars> sgd;
+};
+
+void AddPiece(std::vector<Piece>& pieces, int64_t begin, int64_t end,
+              int64_t segment) {
+  if (begin < end) pieces.push_back({begin, end, segment});
+}
+
+State MakeState(const KernelContext& ctx, bool adam) {
+  const AttrMap& attrs = ctx.attrs();
+  State state;
+  if (adam) {
+    state.rule.beta1 = attrs.GetFloat("beta1");
+    state.rule.beta2 = attrs.GetFloat("beta2");
+    state.rule.eps = attrs.GetFloat("eps");
+  } else {
+    state.rule.momentum = attrs.GetFloat("momentum");
+    state.rule.nesterov = attrs.GetBool("nesterov");
+  }
+  state.rule.weight_decay = attrs.GetFloat("weight_decay");
+  state.rule.decoupled = attrs.GetBool("decoupled");
+  state.rule.clip_mode = ParseClipMode(attrs.GetString("clip_mode"));
+  state.rule.clip = attrs.GetFloat("clip_norm");
+
+  const int64_t numel = ctx.In("grad").numel;
+  const int64_t low = attrs.GetBool("sliced") ? ctx.env().rank * numel : 0;
+  const size_t count = attrs.GetInts("segment_begins").size();
+  int64_t at = 0;
+  for (size_t i = 0; i < count; ++i) {
+    state.segments.push_back({attrs.GetFloats("segment_weight_decay")[i],
+                              attrs.GetFloats("segment_lr_scale")[i],
+                              attrs.GetInts("segment_need_clip")[i] != 0});
+    const SegmentRange range = SegmentWithin(attrs, i, low, low + numel);
+    if (range.empty()) continue;
+    AddPiece(state.pieces, at, range.begin, kPadding);
+    AddPiece(state.pieces, range.begin, range.end, static_cast<int64_t>(i));
+    at = range.end;
+  }
+  AddPiece(state.pieces, at, numel, kPadding);
+  state.adam.resize(adam ? count : 0);
+  state.sgd.resize(adam ? 0 : count);
+  return state;
+}
+
+UpdateOperands Bind(KernelContext& ctx) {
+  UpdateOperands o;
+  o.grad = ctx.In("grad").data;
+  o.grad_dtype = ctx.In("grad").dtype;
+  o.master = ctx.Out("master").as<float>();
+  o.moment1 = ctx.Out("moment1").as<float>();
+  if (const Tensor* v = ctx.TryOut("moment2")) o.moment2 = v->as<float>();
+  if (const Tensor* param = ctx.TryOut("param")) {
+    o.param = param->data;
+    o.param_dtype = param->dtype;
+  }
+  return o;
+}
+
+// The host stream has threads of its own, which OMP_NUM_THREADS does not limit.
+template <typename Fn>
+void ForChunks(KernelContext& ctx, int64_t numel, const Fn& fn) {
+  HostPool* pool = ctx.env().pool;
+  if (pool != nullptr && ctx.op().stream == StreamKind::kHost) {
+    pool->ParallelFor(numel, kGrain, fn);
+  } else {
+    ParallelRanges(numel, kGrain, fn);
+  }
+}
+
+void ZeroParam(const UpdateOperands& o, int64_t begin, int64_t end) {
+  if (o.param == nullptr) return;
+  std::memset(ElementAt(o.param_dtype, o.param, begin), 0,
+              static_cast<size_t>((end - begin) * SizeOf(o.param_dtype)));
+}
+
+void RunUpdate(KernelContext& ctx, bool adam) {
+  State& state = ctx.Cached<State>([&] { return MakeState(ctx, adam); });
+  const UpdateOperands o = Bind(ctx);
+  const int64_t numel = ctx.In("grad").numel;
+  const float* record = ctx.In("record").as<float>();
+  if (record[kRecordSkip] != 0.0f) {
+    if (o.param == nullptr || o.param == o.master) return;
+    return ForChunks(ctx, numel, [&](int64_t begin, int64_t end) {
+      StoreFloats(o.param_dtype, o.master + begin, o.param, begin, end - begin);
+    });
+  }
+  const Tensor* stats = ctx.TryIn("stats");
+  const int64_t offset = ctx.attrs().GetInt("stats_offset");
+  for (size_t i = 0; i < state.segments.size(); ++i) {
+    SegmentRule& segment = state.segments[i];
+    if (stats != nullptr) {
+      segment.sum_squares =
+          stats->as<float>()[offset + static_cast<int64_t>(i)];
+    }
+    if (adam) {
+      state.adam[i] = FoldAdam(state.rule, segment, record);
+    } else {
+      state.sgd[i] = FoldSgd(state.rule, segment, record);
+    }
+  }
+  const UpdateKernels& kernels = GetUpdateKernels();
+  ForChunks(ctx, numel, [&](int64_t begin, int64_t end) {
+    auto piece =
+        std::upper_bound(state.pieces.begin(), state.pieces.end(), begin,
+                         [](int64_t at, const Piece& p) { return at < p.end; });
+    for (; piece != state.pieces.end() && piece->begin < end; ++piece) {
+      const int64_t from = std::max(begin, piece->begin);
+      const int64_t to = std::min(end, piece->end);
+      const size_t segment = static_cast<size_t>(piece->segment);
+      if (piece->segment == kPadding) {
+        ZeroParam(o, from, to);
+      } else if (adam) {
+        kernels.adam(state.adam[segment], o, from, to);
+      } else {
+        kernels.sgd(state.sgd[segment], o, from, to);
+      }
+    }
+  });
+}
+
+void AdamKernel(KernelContext& ctx) { RunUpdate(ctx, true); }
+void SgdKernel(KernelContext& ctx) { RunUpdate(ctx, false); }
+
+OpSchema UpdateSchema(const char* type, std::vector<AttrDef> attrs,
+                      bool decoupled) {
+  OpSchema schema;
+  schema.type = type;
+  schema.inputs = {
+      {"grad"}, {"record"}, Optional("stats"), {"master"}, {"moment1"}};
+  schema.outputs = {{"master"}, {"moment1"}, Optional("param")};
+  schema.attrs = std::move(attrs);
+  for (AttrDef def : std::vector<AttrDef>{
+           FloatAttr("weight_decay", 0.0),
+           BoolAttr("decoupled", decoupled),
+           BoolAttr("sliced", true),
+           {"segment_begins", AttrType::kInts},
+           {"segment_numels", AttrType::kInts},
+           {"segment_weight_decay", AttrType::kFloats},
+           {"segment_lr_scale", AttrType::kFloats},
+           {"segment_need_clip", AttrType::kInts},
+           {"clip_mode", AttrType::kString, false, std::string("none")},
+           FloatAttr("clip_norm", 0.0),
+           IntAttr("stats_offset", 0)}) {
+    schema.attrs.push_back(std::move(def));
+  }
+  schema.aliases = {{"master", "master"}, {"moment1", "moment1"}};
+  schema.where = OpSchema::Where::kDeviceOrHost;
+  return schema;
+}
+
+}  // namespace
+
+void RegisterAdam(OpRegistry& ops, KernelRegistry& kernels) {
+  OpSchema adam =
+      UpdateSchema("adamw",
+                   {FloatAttr("beta1", 0.9), FloatAttr("beta2", 0.999),
+                    FloatAttr("eps", 1e-8)},
+                   true);
+  adam.inputs.push_back({"moment2"});
+  adam.outputs.push_back({"moment2"});
+  adam.aliases.push_back({"moment2", "moment2"});
+  adam.infer = InferAdam;
+  adam.cost = CostPerElement(16);
+  ops.Register(std::move(adam));
+  kernels.Register("adamw", DeviceKind::kCpu, AdamKernel);
+
+  OpSchema sgd = UpdateSchema(
+      "sgd_momentum", {FloatAttr("momentum", 0.9), BoolAttr("nesterov", false)},
+      false);
+  sgd.infer = InferSgd;
+  sgd.cost = CostPerElement(8);
+  ops.Register(std::move(sgd));
+  kernels.Register("sgd_momentum", DeviceKind::kCpu, SgdKernel);
+}
+
+}  // namespace plo
