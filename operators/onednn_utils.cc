@@ -50,9 +50,9 @@ void RunFp32(const GemmCall& g) {
             g.accumulate);
     beta = 1.0f;
   }
-  Sgemm(g.trans_a, g.trans_b, g.m, g.n, g.k, static_cast<const float*>(g.a),
-        g.stride_a, static_cast<const float*>(g.b), g.stride_b, beta, c,
-        g.stride_c);
+  Sgemm(g.trans_a, g.trans_b, g.m, g.n, g.k, 1.0f,
+        static_cast<const float*>(g.a), g.stride_a,
+        static_cast<const float*>(g.b), g.stride_b, beta, c, g.stride_c);
 }
 
 // Keeps one converted block of an operand and which one it is.
@@ -73,8 +73,8 @@ struct ConvertedBlock {
 }  // namespace
 
 void Sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k,
-           const float* a, int64_t stride_a, const float* b, int64_t stride_b,
-           float beta, float* c, int64_t stride_c) {
+           float alpha, const float* a, int64_t stride_a, const float* b,
+           int64_t stride_b, float beta, float* c, int64_t stride_c) {
   if (m == 0 || n == 0) return;
   if (k == 0) {
     for (int64_t i = 0; i < m && beta != 1.0f; ++i) {
@@ -88,7 +88,7 @@ void Sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k,
   stride_b = std::max(stride_b, trans_b ? k : n);
   stride_c = std::max(stride_c, n);
   const dnnl_status_t status =
-      dnnl_sgemm(trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, k, 1.0f, a,
+      dnnl_sgemm(trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, k, alpha, a,
                  stride_a, b, stride_b, beta, c, stride_c);
   PLO_ENFORCE(status == dnnl_success, kInternal, "dnnl_sgemm of m = ", m,
               ", n = ", n, ", k = ", k, " failed with status ",
@@ -140,8 +140,8 @@ void RunGemm(const GemmCall& g, void* workspace) {
         } else {
           b.Load(g.dtype, g.b, g.stride_b, p, j, k, n);
         }
-        Sgemm(g.trans_a, g.trans_b, m, n, k, a.data, g.trans_a ? m : k, b.data,
-              g.trans_b ? k : n, beta, c, n);
+        Sgemm(g.trans_a, g.trans_b, m, n, k, 1.0f, a.data, g.trans_a ? m : k,
+              b.data, g.trans_b ? k : n, beta, c, n);
         beta = 1.0f;
         p += block.k;
       } while (p < g.k);

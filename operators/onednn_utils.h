@@ -12,11 +12,11 @@
 
 namespace plo {
 
-// c = op(a) * op(b) + beta * c, where op(a) is [m, k] and op(b) is [k, n].
-// Dimensions may be zero; beta == 0 overwrites whatever c held.
+// c = alpha * op(a) * op(b) + beta * c, where op(a) is [m, k] and op(b) is [k,
+// n]. Dimensions may be zero; beta == 0 overwrites whatever c held.
 void Sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k,
-           const float* a, int64_t stride_a, const float* b, int64_t stride_b,
-           float beta, float* c, int64_t stride_c);
+           float alpha, const float* a, int64_t stride_a, const float* b,
+           int64_t stride_b, float beta, float* c, int64_t stride_c);
 
 // c = op(a) * op(b) [+ c] [+ bias], summed in fp32 and rounded once.
 struct GemmCall {
