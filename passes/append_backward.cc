@@ -79,10 +79,10 @@ class Backward : public GradContext {
                 ": gradient of '", program_.var(of).name,
                 "', which needs none");
     const Var& var = program_.var(of);
-    const bool first = grads_.count(of) == 0;
-    const VarId grad =
-        AddTemp(var.dtype, var.shape,
-                StrCat(var.name, first ? "@grad" : "@grad@part"), var.region);
+    const int part = parts_[of]++;
+    std::string name = var.name + "@grad";
+    if (part > 0) name += StrCat("@part", part);
+    const VarId grad = AddTemp(var.dtype, var.shape, name, var.region);
     if (program_.var(of).kind == VarKind::kParam) {
       program_.mutable_var(grad).category = MemoryCategory::kGrads;
     }
@@ -304,7 +304,7 @@ class Backward : public GradContext {
       old_var.related_to = kNoId;
     }
     if (old_var.name == grad_name) {
-      program_.RenameVar(old, program_.UniqueName(grad_name + "@part"));
+      program_.RenameVar(old, program_.UniqueName(grad_name + "@part0"));
     }
     const VarId sum = AddTemp(var.dtype, var.shape, grad_name, var.region);
     Relate(sum, of);
@@ -355,6 +355,7 @@ class Backward : public GradContext {
   std::unordered_map<VarId, VarId> grads_;  // var -> its grad so far
   // Vars handed out by InGrad() and not written yet -> whose grad they add to.
   std::unordered_map<VarId, VarId> contribution_to_;
+  std::unordered_map<VarId, int> parts_;  // var -> contributions so far
   std::vector<VarId> discarded_;
 };
 

@@ -139,6 +139,8 @@ class Recomputer {
     for (const Slot& slot : op.outputs) {
       for (VarId id : slot.vars) {
         if (!IsTemp(id) || rewritten_.count(id) > 0) return false;
+        // A part of a storage that other ops fill too.
+        if (program_.var(id).is_view() && !IsView(op, schema)) return false;
         if (policy_ == Policy::kFull && Forced(op) &&
             leaves_block_.count(Storage(id)) > 0) {
           return false;
@@ -149,10 +151,14 @@ class Recomputer {
     return true;
   }
 
-  bool IsView(const Op& op) const {
+  // True if all that the op writes are views of what it reads.
+  bool IsView(const Op& op, const OpSchema& schema) const {
     for (const Slot& slot : op.outputs) {
+      const bool alias = std::any_of(
+          schema.aliases.begin(), schema.aliases.end(),
+          [&](const auto& pair) { return pair.first == slot.name; });
       for (VarId id : slot.vars) {
-        if (!program_.var(id).is_view()) return false;
+        if (!alias || !program_.var(id).is_view()) return false;
       }
     }
     return true;
@@ -169,7 +175,7 @@ class Recomputer {
   void Classify(const Op& op) {
     const OpSchema& schema = OpRegistry::Global().Get(op.type);
     const bool forced = Forced(op);
-    const bool view = IsView(op);
+    const bool view = IsView(op, schema);
     if (!(schema.cheap || forced || view) || !IsPure(op, schema)) return;
     int64_t saved = 0, written = 0;
     bool read = false;
@@ -178,7 +184,8 @@ class Recomputer {
         written += program_.var(id).bytes();
         if (read_storages_.count(Storage(id)) == 0) continue;
         saved += program_.var(id).bytes();
-        read |= read_vars_.count(id) > 0;
+        // The storage may be read through a view of it.
+        read |= !view || read_vars_.count(id) > 0;
       }
     }
     bool all_cloned = true;

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <mutex>
 
 #include "framework/ir/program_text.h"
 #include "passes/pass.h"
@@ -37,6 +38,11 @@ void RegisterTestPass(const std::string& name,
 class PassManagerTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
+    static std::once_flag once;  // suites derived from this one call it too
+    std::call_once(once, RegisterAll);
+  }
+
+  static void RegisterAll() {
     RegisterTestPass("test_change", [](Program& program) {
       ++program.seed;
       return true;
