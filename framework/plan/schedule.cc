@@ -131,7 +131,6 @@ class Scheduler {
     CollectNeeds();
     ChooseWaits();
     Replay();
-    if (graph_.accumulate_steps > 1) DropCoveredWaits();
     PLO_ENFORCE(AllNeedsMet(), kInternal, "the waits of graph '", graph_.name,
                 "' do not order its launches");
     return std::move(timeline_);
@@ -181,7 +180,9 @@ class Scheduler {
   }
 
   // Keeps of the needs those that nothing else implies. The reduction of a
-  // DAG being unique, each may be judged by the closure of all of them.
+  // DAG being unique, each may be judged by the closure of all of them. A wait
+  // kept for one repetition of micro holds in the others too, where it adds
+  // nothing: accesses that conflict are ordered in all of them.
   void ChooseWaits() {
     timeline_.known.assign(timeline_.size(), kNothing);
     std::vector<std::vector<LaunchIndex>> waits(graph_.launches.size());
@@ -249,58 +250,6 @@ class Scheduler {
       }
     }
     return true;
-  }
-
-  // A wait needed in one repetition of micro also holds in the others, and
-  // there it may make another wait unnecessary.
-  void DropCoveredWaits() {
-    for (const auto& [index, wait] : CoveredWaits()) {
-      std::vector<LaunchIndex>& waits = graph_.launches[index].waits;
-      const std::vector<LaunchIndex> before = waits;
-      std::erase(waits, wait);
-      Replay();
-      if (AllNeedsMet()) continue;
-      waits = before;
-      Replay();
-    }
-  }
-
-  std::vector<std::pair<LaunchIndex, LaunchIndex>> CoveredWaits() const {
-    std::vector<std::vector<bool>> needed(graph_.launches.size());
-    for (size_t i = 0; i < needed.size(); ++i) {
-      needed[i].assign(graph_.launches[i].waits.size(), false);
-    }
-    std::vector<InstanceIndex> latest(graph_.launches.size(), -1);
-    Clock last = kNothing;
-    for (InstanceIndex i = 0; i < timeline_.size(); ++i) {
-      const LaunchIndex index = timeline_.launch[i];
-      const std::vector<LaunchIndex>& waits = graph_.launches[index].waits;
-      for (size_t w = 0; w < waits.size(); ++w) {
-        const InstanceIndex target = latest[waits[w]];
-        if (target < 0) continue;
-        const int s = stream_of_[target];
-        if (needs_[i][s] != target) continue;
-        Clock others = KnownBefore(last[stream_of_[i]]);
-        for (size_t o = 0; o < waits.size(); ++o) {
-          if (o != w && latest[waits[o]] >= 0) {
-            JoinComplete(others, latest[waits[o]]);
-          }
-        }
-        if (others[s] < target) needed[index][w] = true;
-      }
-      last[stream_of_[i]] = i;
-      latest[index] = i;
-    }
-    std::vector<std::pair<LaunchIndex, LaunchIndex>> covered;
-    for (size_t i = 0; i < needed.size(); ++i) {
-      for (size_t w = 0; w < needed[i].size(); ++w) {
-        if (!needed[i][w]) {
-          covered.emplace_back(static_cast<LaunchIndex>(i),
-                               graph_.launches[i].waits[w]);
-        }
-      }
-    }
-    return covered;
   }
 
   const Program& program_;

@@ -319,6 +319,22 @@ TEST(InPlaceTest, NotWhenSomethingElseSeesTheInput) {
   EXPECT_EQ(peak([](T&, VarId, VarId b, O& o) { o.fetches = {b}; }), 1024);
 }
 
+TEST(InPlaceTest, OnlyOneOutputTakesOverAnInput) {
+  TestProgram t;
+  const VarId a = t.Temp("a", 512);
+  const VarId b = t.Temp("b", 512);
+  const VarId c = t.Temp("c", 512);
+  t.Micro({}, {a});
+  const OpId twins = t.Micro({a}, {}, StreamKind::kCompute, "twins");
+  t.program.mutable_op(twins).outputs = {{"y", {b}}, {"z", {c}}};
+  t.program.InvalidateIndex();
+  t.Micro({b, c}, {});
+  const Plan plan = t.Build();
+  EXPECT_EQ(plan.storages.size(), 2u);
+  EXPECT_EQ(plan.device.live_peak_bytes, 1024);
+  CheckRaces(plan, t.program);
+}
+
 TEST(InPlaceTest, NotWhenAnotherStreamReadsTheInput) {
   TestProgram t;
   const VarId a = t.Temp("a", 512);

@@ -219,7 +219,7 @@ class RandomProgram {
 };
 
 TEST(PlanFuzzTest, PlansOfRandomProgramsHaveNoRaces) {
-  for (uint32_t seed = 0; seed < 3000; ++seed) {
+  for (uint32_t seed = 0; seed < 1500; ++seed) {
     RandomProgram random(seed, {});
     const Plan plan = random.Build();
     const std::string race = RaceOf(plan, random.get().program);
@@ -252,7 +252,7 @@ TEST(PlanFuzzTest, EveryWaitIsNeeded) {
 // Moving a storage onto another one that lives at the same time must be seen.
 TEST(PlanFuzzTest, OverlappingOffsetsAreFound) {
   int moved = 0;
-  for (uint32_t seed = 0; seed < 300; ++seed) {
+  for (uint32_t seed = 0; seed < 150; ++seed) {
     RandomProgram random(seed, {});
     const Plan plan = random.Build();
     const LaunchIndex none = -1;

@@ -14,8 +14,9 @@
 namespace plo {
 
 // Ops without meaning: `op` (x* -> y*), `unary` (x -> y, in place allowed),
-// `scratch` (x* -> y*, attribute bytes of workspace), `transfer` (a copy),
-// `reduce_scatter`, `all_reduce`, `all_gather` (collectives).
+// `twins` (x -> y, z, either in place), `scratch` (x* -> y*, attribute bytes of
+// workspace), `transfer` (a copy), `reduce_scatter`, `all_reduce`, `all_gather`
+// (collectives).
 inline OpRegistry TestRegistry() {
   OpRegistry registry;
   const auto add = [&](const char* type, auto&& change) {
@@ -29,6 +30,10 @@ inline OpRegistry TestRegistry() {
   };
   add("op", [](OpSchema&) {});
   add("unary", [](OpSchema& s) { s.inplace = {{"y", "x"}}; });
+  add("twins", [](OpSchema& s) {
+    s.outputs.push_back({"z"});
+    s.inplace = {{"y", "x"}, {"z", "x"}};
+  });
   add("scratch", [](OpSchema& s) {
     s.attrs = {{"bytes", AttrType::kInt}};
     s.workspace_bytes = [](const OpView& v) {
