@@ -105,6 +105,11 @@ void RegisterTestOps() {
       schema.infer = [](InferContext&) {};
       schema.collective = schema.type == "test_all_reduce";
       if (schema.type == "test_accumulate") schema.outputs = {{"acc"}};
+      if (schema.type == "test_workspace") {
+        schema.workspace_bytes = [](const OpView& view) {
+          return view.attrs().GetInt("touch");
+        };
+      }
       if (schema.type == "copy_h2d" || schema.type == "copy_d2h") {
         schema.where = OpSchema::Where::kCopy;
       } else {
