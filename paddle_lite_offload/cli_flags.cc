@@ -55,7 +55,8 @@ std::string DidYouMean(std::string_view name,
                        const std::vector<std::string>& candidates) {
   std::string near;
   for (const std::string& candidate : candidates) {
-    if (EditDistance(candidate, name) > std::max<size_t>(1, name.size() / 4)) {
+    if (EditDistance(candidate, name) >
+        (name.size() < 5 ? 1 : std::max<size_t>(2, name.size() / 4))) {
       continue;
     }
     near += (near.empty() ? "'" : " or '") + candidate + "'";
