@@ -18,8 +18,6 @@ struct Command {
 
 constexpr Command kCommands[] = {
     {"train", TrainCommand, "train a model and report memory and speed"},
-    {"compare", CompareCommand,
-     "train variants of a model and compare memory, speed and bits"},
     {"plan", PlanCommand, "peak memory and step time without training"},
     {"opt", OptCommand, "run passes on a program in text form"},
     {"generate", GenerateCommand, "train a model, then sample from it"},
@@ -76,7 +74,7 @@ int CliMain(const CliArgs& args) {
     names.push_back(command.name);
   }
   throw UsageError("unknown command '" + name + "'" + DidYouMean(name, names) +
-                   "; plo help lists the commands");
+                   " (plo help lists the commands)");
 }
 
 }  // namespace plo
