@@ -18,6 +18,8 @@ struct Command {
 
 constexpr Command kCommands[] = {
     {"train", TrainCommand, "train a model and report memory and speed"},
+    {"compare", CompareCommand,
+     "train variants of a model and compare memory, speed and bits"},
     {"plan", PlanCommand, "peak memory and step time without training"},
     {"opt", OptCommand, "run passes on a program in text form"},
     {"generate", GenerateCommand, "train a model, then sample from it"},

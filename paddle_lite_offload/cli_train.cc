@@ -22,6 +22,7 @@ struct TrainFlags {
   TrainConfig config;
   int64_t nproc = 1;
   std::string json;
+  bool quiet = false;
 };
 
 std::string Ms(double ms) {
@@ -91,7 +92,7 @@ int Launch(const TrainFlags& flags, const char* command, const CliArgs& args) {
 }
 
 // Runs this rank; rank 0 reports.
-int RunRank(const TrainFlags& flags, bool samples_only) {
+int RunRank(const TrainFlags& flags) {
   const LaunchInfo info = ReadLaunchInfo();
   PLO_ENFORCE(flags.nproc == 1 || flags.nproc == info.world_size,
               kInvalidArgument, "--nproc=", flags.nproc,
@@ -115,10 +116,10 @@ int RunRank(const TrainFlags& flags, bool samples_only) {
       if (!flags.json.empty()) {
         WriteFile(flags.json, ToJson(report).dump(2) + "\n");
       }
-      if (!samples_only) std::printf("%s", DescribeReport(report).c_str());
+      if (!flags.quiet) std::printf("%s", DescribeReport(report).c_str());
       if (flags.config.generate > 0) {
         const std::string text = trainer.Generate();
-        if (!samples_only) std::printf("\nsample:\n");
+        if (!flags.quiet) std::printf("\nsample:\n");
         std::fwrite(text.data(), 1, text.size(), stdout);
         std::printf("\n");
       }
@@ -133,15 +134,16 @@ int RunRank(const TrainFlags& flags, bool samples_only) {
 }
 
 int TrainOrGenerate(const CliArgs& args, const char* command) {
-  const bool samples_only = std::string(command) == "generate";
-  TrainFlags flags;
-  if (samples_only) flags.config.generate = 200;
   static TrainFlags storage;  // gflags keeps pointers into it
-  storage = flags;
+  if (std::string(command) == "generate") {
+    storage.config.generate = 200;
+    storage.quiet = true;
+  }
   FlagSet set;
   set.AddConfig(&storage.config);
   set.Add("nproc", &storage.nproc, "ranks to start on this machine");
   set.Add("json", &storage.json, "file to write the report to");
+  set.Add("quiet", &storage.quiet, "print no report");
   RejectPositional(command, set.Parse(args));
   if (set.asked_for_help()) {
     std::printf("usage: plo %s [--flag=value ...]\n\n%s", command,
@@ -149,7 +151,7 @@ int TrainOrGenerate(const CliArgs& args, const char* command) {
     return 0;
   }
   if (!IsWorker() && storage.nproc != 1) return Launch(storage, command, args);
-  return RunRank(storage, samples_only);
+  return RunRank(storage);
 }
 
 }  // namespace
