@@ -127,8 +127,8 @@ std::vector<Bucket> LayOutBuckets(const Program& program,
   return maker.Finish();
 }
 
-std::vector<ElementRange> BucketGaps(const Bucket& bucket) {
-  std::vector<ElementRange> gaps;
+std::vector<BucketGap> BucketGaps(const Bucket& bucket) {
+  std::vector<BucketGap> gaps;
   int64_t end = 0;
   for (const Bucket::Member& member : bucket.members) {
     if (member.offset > end) gaps.push_back({end, member.offset});

@@ -28,11 +28,11 @@ std::vector<Bucket> LayOutBuckets(const Program& program,
                                   const BucketLayoutOptions& options);
 
 // The elements of a bucket that belong to no member, as [begin, end) pairs.
-struct ElementRange {
+struct BucketGap {
   int64_t begin = 0;
   int64_t end = 0;
 };
-std::vector<ElementRange> BucketGaps(const Bucket& bucket);
+std::vector<BucketGap> BucketGaps(const Bucket& bucket);
 
 }  // namespace plo
 

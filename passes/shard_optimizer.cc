@@ -215,12 +215,12 @@ void ShardOptimizer::AddBuckets(Program& program,
 // Zeroes what no gradient writes, so that padding can neither trip the finite
 // check nor reach a param.
 OpSpec ZeroSpec(const Program& program, const Bucket& bucket,
-                const std::vector<ElementRange>& gaps) {
+                const std::vector<BucketGap>& gaps) {
   if (gaps.front().end - gaps.front().begin == bucket.numel) {
     return FillSpec(program, bucket.grad, 0);  // empty params only
   }
   std::vector<int64_t> begins, ends;
-  for (const ElementRange& gap : gaps) {
+  for (const BucketGap& gap : gaps) {
     begins.push_back(gap.begin);
     ends.push_back(gap.end);
   }
@@ -288,7 +288,7 @@ void ShardOptimizer::AddGrads(
     }
   }
   OpId after = ready;
-  const std::vector<ElementRange> gaps = BucketGaps(bucket);
+  const std::vector<BucketGap> gaps = BucketGaps(bucket);
   if (!gaps.empty()) {
     OpSpec zero = ZeroSpec(program, bucket, gaps);
     zero.role = Role::kBackward;
