@@ -220,7 +220,9 @@ TEST_P(PlannedPeakTest, OffloadSavesAllOptimizerState) {
   options.offload_optimizer = true;
   const Program offload = TrainGpt(options, config);
   const auto peak = [](const Program& program) {
-    return BuildPlan(program, {.fetches = {program.mean_loss}}).device;
+    PlanOptions plan_options;
+    plan_options.fetches = {program.mean_loss};
+    return BuildPlan(program, plan_options).device;
   };
   const PlacePeak with = peak(offload);
   EXPECT_LT(with.arena_bytes / kMiB, c.peak_mib) << with.peak_op;
