@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
@@ -166,6 +167,24 @@ TEST(Attention, GradientMatchesFiniteDifferences) {
                   {"out"}, 1e-2, 4e-3);
     CheckGradient(Case(MakeOperands(DType::kFp32, s), causal), {"k"}, {"out"},
                   1e-2, 4e-3);
+  }
+}
+
+TEST(Attention, BitsDoNotDependOnTheNumberOfThreads) {
+  const OpCase c = Case(MakeOperands(DType::kFp32, {2, 150, 3, 3, 16}), true);
+  const int kept = omp_get_max_threads();
+  std::vector<std::map<std::string, Array>> grads;
+  for (int threads : {1, 3}) {
+    omp_set_num_threads(threads);
+    SlotArrays out = RunOp(c);
+    grads.push_back(
+        RunGrad(c, {{"out", RandomArray(DType::kFp32, {2, 150, 3, 16}, 4)}},
+                {"q", "k", "v"}));
+    grads.back()["out"] = out["out"][0];
+  }
+  omp_set_num_threads(kept);
+  for (const auto& [name, array] : grads[0]) {
+    ExpectSame(array, grads[1][name], name);
   }
 }
 

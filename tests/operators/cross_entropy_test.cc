@@ -1,6 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <omp.h>
 
+#include <algorithm>
+#include <cmath>
+
+#include "operators/register_ops.h"
 #include "tests/operators/op_harness.h"
 #include "tests/operators/reference.h"
 
@@ -8,6 +13,13 @@ namespace plo::testing {
 namespace {
 
 using ::testing::HasSubstr;
+
+// One OpenMP thread while it lives.
+struct OmpOneThread {
+  OmpOneThread() : kept(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OmpOneThread() { omp_set_num_threads(kept); }
+  int kept;
+};
 
 // Random labels of which every third is ignored.
 Array Labels(Shape shape, int64_t classes, double ignored = -100) {
@@ -108,6 +120,177 @@ TEST(CrossEntropy, Errors) {
                           {"labels", {RandomArray(DType::kFp32, {6}, 2)}}},
                .outputs = {"loss_sum", "lse"}}),
       HasSubstr("labels must be int32, not fp32"));
+}
+
+// --- linear_cross_entropy ---
+
+struct Linear {
+  Array x, weight, labels;
+};
+Linear MakeLinear(DType t, int64_t tokens, int64_t classes, int64_t hidden) {
+  return {RandomArray(t, {tokens, hidden}, 1),
+          RandomArray(t, {classes, hidden}, 2), Labels({tokens}, classes)};
+}
+OpCase LinearCase(const Linear& o, int64_t chunk_tokens = 0) {
+  return {
+      .type = "linear_cross_entropy",
+      .inputs = {{"x", {o.x}}, {"weight", {o.weight}}, {"labels", {o.labels}}},
+      .outputs = {"loss_sum", "lse"},
+      .attrs = Attrs({{"chunk_tokens", chunk_tokens}})};
+}
+
+TEST_P(CrossEntropyTest, LinearFormHasTheBitsOfItsParts) {
+  const DType t = GetParam();
+  OmpOneThread one_thread;  // the split of a product's depth is its own
+  const int64_t sizes[][3] = {{1, 1, 1}, {5, 257, 12}, {70, 1300, 33}};
+  for (const auto& [tokens, classes, hidden] : sizes) {
+    const Linear o = MakeLinear(t, tokens, classes, hidden);
+    const Array logits = RunOp({.type = "matmul",
+                                .inputs = {{"x", {o.x}}, {"y", {o.weight}}},
+                                .outputs = {"out"},
+                                .attrs = Attrs({{"trans_y", true}})})["out"][0];
+    const OpCase unfused{
+        .type = "cross_entropy",
+        .inputs = {{"logits", {logits}}, {"labels", {o.labels}}},
+        .outputs = {"loss_sum", "lse"}};
+    SlotArrays want = RunOp(unfused);
+    const Array dloss = ScalarArray(DType::kFp32, 0.25);
+    const Array dlogits =
+        RunGrad(unfused, {{"loss_sum", dloss}}, {"logits"})["logits"];
+    const Array dx = RunOp({.type = "matmul",
+                            .inputs = {{"x", {dlogits}}, {"y", {o.weight}}},
+                            .outputs = {"out"}})["out"][0];
+    const Array dweight =
+        RunOp({.type = "matmul",
+               .inputs = {{"x", {dlogits}}, {"y", {o.x}}},
+               .outputs = {"out"},
+               .attrs = Attrs({{"trans_x", true}})})["out"][0];
+    for (int64_t chunk : {0, 16}) {
+      SlotArrays got = RunOp(LinearCase(o, chunk));
+      ExpectSame(got["lse"][0], want["lse"][0], "lse");
+      ExpectSame(got["loss_sum"][0], want["loss_sum"][0], "loss_sum");
+      auto grads =
+          RunGrad(LinearCase(o, chunk), {{"loss_sum", dloss}}, {"x", "weight"});
+      // Sums over blocks of classes or tokens associate otherwise.
+      ExpectNear(grads["x"], dx.values, 2 * UnitRoundoff(t), 1e-6, "dx");
+      ExpectNear(grads["weight"], dweight.values, 2 * UnitRoundoff(t), 1e-6,
+                 "dweight");
+    }
+  }
+}
+
+TEST_P(CrossEntropyTest, LinearFormAccumulatesTheWeightGrad) {
+  const DType t = GetParam();
+  const Linear o = MakeLinear(t, 9, 300, 12);
+  const Array dloss = ScalarArray(DType::kFp32, 1.0);
+  const Array lse = RunOp(LinearCase(o))["lse"][0];
+  const Array acc = RandomArray(t, o.weight.shape, 5);
+  OpCase c{.type = "linear_cross_entropy_grad",
+           .inputs = {{"x", {o.x}},
+                      {"weight", {o.weight}},
+                      {"labels", {o.labels}},
+                      {"lse", {lse}},
+                      {"dloss", {dloss}}},
+           .outputs = {"dweight"},
+           .attrs = Attrs({{"chunk_tokens", int64_t{4}}})};
+  const Array plain = RunOp(c)["dweight"][0];
+  c.inputs.push_back({"acc", {acc}});
+  c.attrs.Set("accumulate", true);
+  c.same_var = {{"dweight", "acc"}};
+  const Array sum = RunOp(c)["dweight"][0];
+  Doubles want(acc.values.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    want[i] = acc.values[i] + plain.values[i];
+  }
+  // `plain` was rounded once itself.
+  double largest = 0;
+  for (double v : plain.values) largest = std::max(largest, std::abs(v));
+  ExpectNear(sum, want, UnitRoundoff(t), UnitRoundoff(t) * largest + 1e-6,
+             "accumulated dweight");
+}
+
+// dx beyond what one sweep keeps: two sweeps over the classes.
+TEST(LinearCrossEntropy, SweepsTwiceForManyTokens) {
+  const DType t = DType::kBf16;
+  const int64_t tokens = 40, classes = 5, hidden = 300000;
+  const Linear o{RandomArray(t, {tokens, hidden}, 1, -0.01, 0.01),
+                 RandomArray(t, {classes, hidden}, 2, -0.01, 0.01),
+                 Labels({tokens}, classes)};
+  const OpCase c = LinearCase(o, 16);
+  const Array dloss = ScalarArray(DType::kFp32, 1.0);
+  auto both = RunGrad(c, {{"loss_sum", dloss}}, {"x", "weight"});
+  ExpectSame(both["x"], RunGrad(c, {{"loss_sum", dloss}}, {"x"})["x"], "dx");
+  ExpectSame(both["weight"],
+             RunGrad(c, {{"loss_sum", dloss}}, {"weight"})["weight"],
+             "dweight");
+}
+
+TEST(LinearCrossEntropy, GradientMatchesFiniteDifferences) {
+  const OpCase c = LinearCase(MakeLinear(DType::kFp32, 5, 4, 3), 2);
+  CheckGradient(c, {"x", "weight"}, {"loss_sum"});
+}
+
+TEST(LinearCrossEntropy, WorkspaceIsBounded) {
+  RegisterBuiltinOps();
+  for (DType t : {DType::kFp32, DType::kBf16, DType::kFp16}) {
+    Program program;
+    const auto add = [&](const char* name, DType dtype, Shape shape) {
+      Var var;
+      var.name = name;
+      var.dtype = dtype;
+      var.shape = std::move(shape);
+      return program.AddVar(std::move(var));
+    };
+    const VarId x = add("x", t, {4, 1024, 2048});
+    const VarId weight = add("weight", t, {50304, 2048});
+    const VarId labels = add("labels", DType::kInt32, {4, 1024});
+    const VarId lse = add("lse", DType::kFp32, {4, 1024});
+    const VarId loss = add("loss", DType::kFp32, {1});
+    const VarId dx = add("dx", t, {4, 1024, 2048});
+    const VarId dweight = add("dweight", t, {50304, 2048});
+    const auto bytes = [&](OpSpec spec) {
+      const OpRegistry& registry = OpRegistry::Global();
+      Op& op = program.Append(Section::kMicro, std::move(spec));
+      NormalizeOp(registry, program, op);
+      CheckInferred(registry, program, op);
+      return registry.Get(op.type).workspace_bytes(OpView(program, op));
+    };
+    OpSpec forward;
+    forward.type = "linear_cross_entropy";
+    forward.inputs = {{"x", {x}}, {"weight", {weight}}, {"labels", {labels}}};
+    forward.outputs = {{"loss_sum", {loss}}, {"lse", {lse}}};
+    OpSpec backward = forward;
+    backward.type = "linear_cross_entropy_grad";
+    backward.inputs.push_back({"lse", {lse}});
+    backward.inputs.push_back({"dloss", {loss}});
+    backward.outputs = {{"dx", {dx}}, {"dweight", {dweight}}};
+    EXPECT_LE(bytes(forward), int64_t{16} << 20);
+    EXPECT_LE(bytes(backward), int64_t{48} << 20);
+  }
+}
+
+TEST(LinearCrossEntropy, TakesNoTokensAndNoValidTokens) {
+  Linear o = MakeLinear(DType::kFp32, 0, 5, 3);
+  const Array dloss = ScalarArray(DType::kFp32, 1.0);
+  EXPECT_EQ(RunOp(LinearCase(o))["loss_sum"][0].values, Doubles{0});
+  EXPECT_EQ(
+      RunGrad(LinearCase(o), {{"loss_sum", dloss}}, {"x", "weight"})["weight"]
+          .values,
+      Doubles(15, 0.0));
+  o = MakeLinear(DType::kBf16, 2, 5, 3);
+  o.labels.values = {-100, -100};
+  EXPECT_EQ(RunOp(LinearCase(o))["loss_sum"][0].values, Doubles{0});
+  EXPECT_EQ(RunGrad(LinearCase(o), {{"loss_sum", dloss}}, {"x"})["x"].values,
+            Doubles(6, 0.0));
+}
+
+TEST(LinearCrossEntropy, Errors) {
+  Linear o = MakeLinear(DType::kFp32, 6, 256, 4);
+  o.labels.values[5] = 300;
+  EXPECT_THAT(RunErrorOf(LinearCase(o)),
+              HasSubstr("label 300 at position 5 is out of range [0, 256)"));
+  o.weight = RandomArray(DType::kFp32, {256, 5}, 1);
+  EXPECT_THAT(ErrorOf(LinearCase(o)), HasSubstr("hidden sizes 4 and 5"));
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, CrossEntropyTest,
