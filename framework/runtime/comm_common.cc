@@ -24,16 +24,33 @@ void StorePlain(const float* x, float* out, int64_t n) {
 }
 
 template <typename T>
-void LoadPlain(const T* __restrict x, float* __restrict out, int64_t n) {
+[[gnu::always_inline]] inline void LoadPlain(const T* __restrict x,
+                                             float* __restrict out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = ToFloat(x[i]);
 }
 
 template <typename T>
-void StorePlain(const float* __restrict x, T* __restrict out, int64_t n) {
+[[gnu::always_inline]] inline void StorePlain(const float* __restrict x,
+                                              T* __restrict out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = FromFloat<T>(x[i]);
 }
 
 #if defined(__x86_64__)
+bool HasAvx2() {
+  static const bool has = __builtin_cpu_supports("avx2");
+  return has;
+}
+
+// The same loops for wider registers.
+__attribute__((target("avx2"))) void LoadAvx2(const BFloat16* x, float* out,
+                                              int64_t n) {
+  LoadPlain(x, out, n);
+}
+__attribute__((target("avx2"))) void StoreAvx2(const float* x, BFloat16* out,
+                                               int64_t n) {
+  StorePlain(x, out, n);
+}
+
 // The scalar fp16 conversions branch on subnormals, which keeps compilers from
 // vectorising them; the instructions give the same bits.
 bool HasF16c() {
@@ -70,6 +87,9 @@ void Load(const T* x, float* out, int64_t n) {
   if constexpr (std::is_same_v<T, Float16>) {
     if (HasF16c()) return LoadF16c(x, out, n);
   }
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (HasAvx2()) return LoadAvx2(x, out, n);
+  }
 #endif
   LoadPlain(x, out, n);
 }
@@ -79,6 +99,9 @@ void Store(const float* x, T* out, int64_t n) {
 #if defined(__x86_64__)
   if constexpr (std::is_same_v<T, Float16>) {
     if (HasF16c()) return StoreF16c(x, out, n);
+  }
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (HasAvx2()) return StoreAvx2(x, out, n);
   }
 #endif
   StorePlain(x, out, n);
@@ -120,16 +143,23 @@ template <typename T>
 void ReduceIntegers(const std::vector<const void*>& inputs, T* output,
                     int64_t count, Reduction reduction) {
   using Unsigned = std::make_unsigned_t<T>;
-  for (int64_t i = 0; i < count; ++i) {
-    T acc = static_cast<const T*>(inputs[0])[i];
+  T acc[kBlock];
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t n = std::min(kBlock, count - begin);
+    const size_t bytes = static_cast<size_t>(n) * sizeof(T);
+    std::memcpy(acc, static_cast<const T*>(inputs[0]) + begin, bytes);
     for (size_t rank = 1; rank < inputs.size(); ++rank) {
-      const T x = static_cast<const T*>(inputs[rank])[i];
-      acc = reduction == Reduction::kMax
-                ? std::max(acc, x)
-                : static_cast<T>(static_cast<Unsigned>(acc) +
-                                 static_cast<Unsigned>(x));
+      const T* x = static_cast<const T*>(inputs[rank]) + begin;
+      if (reduction == Reduction::kMax) {
+        for (int64_t i = 0; i < n; ++i) acc[i] = std::max(acc[i], x[i]);
+      } else {
+        for (int64_t i = 0; i < n; ++i) {
+          acc[i] = static_cast<T>(static_cast<Unsigned>(acc[i]) +
+                                  static_cast<Unsigned>(x[i]));
+        }
+      }
     }
-    output[i] = acc;
+    std::memcpy(output + begin, acc, bytes);
   }
 }
 
