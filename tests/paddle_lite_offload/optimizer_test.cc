@@ -24,7 +24,7 @@ std::string ErrorOf(const Optimizer& optimizer) {
 
 TEST(Optimizer, WritesItsPipelineEntry) {
   EXPECT_EQ(AdamW({.lr = 3e-4, .weight_decay = 0.1}).PipelineEntry(),
-            "insert_optimizer(type=adamw,lr=0.0003,beta1=0.9,beta2=0.999,"
+            "insert_optimizer(type=adamw,lr=3e-04,beta1=0.9,beta2=0.999,"
             "eps=1e-08,weight_decay=0.1)");
   EXPECT_EQ(Sgd({.lr = 0.5, .nesterov = true}).PipelineEntry(),
             "insert_optimizer(type=sgd,lr=0.5,momentum=0.9,nesterov=true,"
