@@ -1,0 +1,35 @@
+#include <gmock/gmock.h>
+
+#include "tests/passes/pass_test_util.h"
+
+namespace plo {
+namespace {
+
+TEST(FuseOps, FusesEachResidualWithTheNormAfterIt) {
+  Program program = SmallGpt();
+  Apply(program, "apply_amp(dtype=bf16),append_backward,recompute");
+  EXPECT_EQ(Apply(program, "fuse_ops,fuse_ops"),
+            (std::vector<bool>{true, false}));
+  // Two residuals in each of three layers; the norm that follows the
+  // embedding adds a broadcast table.
+  EXPECT_EQ(CountOps(program, "add_layer_norm", Role::kForward), 6);
+  EXPECT_EQ(CountOps(program, "layer_norm", Role::kForward), 1);
+  EXPECT_EQ(CountOps(program, "add", Role::kForward), 1);
+}
+
+TEST(FuseOps, RecomputedNormsReadTheKeptSum) {
+  Program program = SmallGpt();
+  Apply(program, "append_backward,recompute(policy=cheap)");
+  const int norms = CountOps(program, "layer_norm", Role::kBackward);
+  Apply(program, "fuse_ops");
+  EXPECT_EQ(CountOps(program, "layer_norm", Role::kBackward), norms);
+}
+
+TEST(FuseOps, LeavesAnMlpAlone) {
+  Program program = BuildMlp({});
+  EXPECT_EQ(Apply(program, "append_backward,fuse_ops"),
+            (std::vector<bool>{true, false}));
+}
+
+}  // namespace
+}  // namespace plo
