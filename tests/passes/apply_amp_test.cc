@@ -28,7 +28,7 @@ TEST(ApplyAmp, SecondRunChangesNothing) {
   Program program = SmallGpt();
   EXPECT_EQ(Apply(program, "apply_amp(dtype=bf16),apply_amp(dtype=bf16)"),
             (std::vector<bool>{true, false}));
-  Program mlp = BuildMlp({});
+  Program mlp = SmallMlp({});
   EXPECT_EQ(Apply(mlp, "apply_amp(dtype=fp16),apply_amp(dtype=fp16)"),
             (std::vector<bool>{true, false}));
 }

@@ -26,7 +26,7 @@ TEST(FuseOps, RecomputedNormsReadTheKeptSum) {
 }
 
 TEST(FuseOps, LeavesAnMlpAlone) {
-  Program program = BuildMlp({});
+  Program program = SmallMlp({});
   EXPECT_EQ(Apply(program, "append_backward,fuse_ops"),
             (std::vector<bool>{true, false}));
 }

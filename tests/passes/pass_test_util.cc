@@ -24,6 +24,11 @@ Program SmallGpt(GptConfig config) {
   return BuildGpt(config);
 }
 
+Program SmallMlp(const MlpConfig& config) {
+  RegisterBuiltinOps();
+  return BuildMlp(config);
+}
+
 int CountOps(const Program& program, const std::string& type, Role role) {
   int count = 0;
   for (const auto& op : program.ops(Section::kMicro)) {

@@ -13,13 +13,15 @@ namespace plo {
 
 // Runs a pipeline on the program; returns for each entry whether it changed it.
 std::vector<bool> Apply(Program& program, const std::string& pipeline);
-// BuildGpt, with all ops and passes registered.
+// BuildGpt and BuildMlp, with all ops registered.
 Program SmallGpt(GptConfig config = {.layers = 3,
                                      .hidden = 36,
                                      .heads = 3,
                                      .seq_len = 11,
                                      .vocab_size = 37,
                                      .micro_batch = 2});
+
+Program SmallMlp(const MlpConfig& config = {});
 
 // Ops of a type in micro with a role.
 int CountOps(const Program& program, const std::string& type, Role role);

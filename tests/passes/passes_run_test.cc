@@ -6,6 +6,7 @@
 #include "framework/ir/program_text.h"
 #include "framework/plan/plan.h"
 #include "framework/runtime/executor.h"
+#include "operators/register_ops.h"
 #include "tests/passes/pass_test_util.h"
 
 namespace plo {
@@ -48,9 +49,10 @@ Values LossAndGrads(Program program, const std::string& pipeline) {
   options.check_races = true;
   options.verify_writes = true;
   options.poison_freed = true;
-  const auto executor =
-      Executor::Create(program, BuildPlan(program, {.fetches = fetches}),
-                       *device, nullptr, options);
+  PlanOptions plan;
+  plan.fetches = fetches;
+  const auto executor = Executor::Create(program, BuildPlan(program, plan),
+                                         *device, nullptr, options);
   executor->RunStartup();
   const std::vector<HostTensor> fetched = executor->Fetch(executor->Run(feeds));
   Values values;
@@ -114,10 +116,9 @@ TEST(PassesKeepBits, OfAnMlpWithDropout) {
                          .outputs = 3,
                          .micro_batch = 7,
                          .dropout = 0.3};
-  SmallGpt();  // registers the ops
-  const Values expected = LossAndGrads(BuildMlp(config), "append_backward");
+  const Values expected = LossAndGrads(SmallMlp(config), "append_backward");
   for (const char* policy : {"cheap", "full"}) {
-    ExpectSameBits(expected, LossAndGrads(BuildMlp(config),
+    ExpectSameBits(expected, LossAndGrads(SmallMlp(config),
                                           StrCat("append_backward,recompute("
                                                  "policy=",
                                                  policy, ")")));
@@ -126,7 +127,7 @@ TEST(PassesKeepBits, OfAnMlpWithDropout) {
 
 // A product with a separate bias, which the layers never build.
 TEST(PassesKeepBits, OfABiasFusedIntoItsProduct) {
-  SmallGpt();
+  RegisterBuiltinOps();
   const Program program = ParseProgram(R"(program bias {
   loss=loss
   loss_count=count
