@@ -2,7 +2,7 @@
 // tightly it packs, and how long planning takes for 96 layers.
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <ctime>
 
 #include "tests/framework/plan_test_util.h"
 
@@ -214,11 +214,11 @@ TEST(PlanScaleTest, NinetySixLayersPlanWithinASecond) {
   model.hidden = 12288;
   model.accumulate_steps = 8;
   const Transformer transformer(model);
-  double seconds = 1e9;
-  for (int i = 0; i < 3; ++i) {
-    seconds = std::min(seconds, transformer.Build().plan_seconds);
-  }
+  // Processor time: the machine may be busy with other tests.
+  const std::clock_t start = std::clock();
   const Plan plan = transformer.Build();
+  const double seconds =
+      static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   EXPECT_LE(Fragmentation(plan), 0.02);
   RecordProperty("plan_seconds", StrCat(seconds));
 #ifdef NDEBUG
