@@ -189,6 +189,7 @@ class ExecutorCore {
   void CheckRanks();
   void CheckPlan() const;
   void AllocateArenas();
+  void FreeArenas();
   void BindGraph(const Program& of_program, const GraphPlan& graph_plan);
   BoundLaunch Bind(const BoundGraph& graph, const Launch& launch, int index);
   KernelContext BindOp(const BoundGraph& graph, const BoundLaunch& bound) const;

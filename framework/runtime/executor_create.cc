@@ -48,18 +48,21 @@ ExecutorCore::ExecutorCore(const Program& main_program, Plan the_plan,
   env.pool = options.host_pool;
   CheckPlan();
   CheckRanks();
-  if (options.check_races) CheckRaces(plan, program, env.rank);
-  AllocateArenas();
   try {
+    if (options.check_races) CheckRaces(plan, program, env.rank);
+    AllocateArenas();
     for (size_t i = 0; i < plan.graphs.size(); ++i) {
       BindGraph(i == 0 ? program : eval_programs[i - 1], plan.graphs[i]);
     }
     if (options.verify_writes || options.poison_freed) {
       check_ = std::make_unique<MemoryCheck>(*this);
     }
-  } catch (...) {
-    device.Free(Place::kDevice, device_arena);
-    if (pinned_arena != nullptr) device.Free(Place::kPinned, pinned_arena);
+  } catch (const std::exception& error) {
+    FreeArenas();
+    // The other ranks may have passed and wait for this one's first part.
+    if (comm != nullptr) {
+      comm->Abort(StrCat("rank ", env.rank, " cannot start: ", error.what()));
+    }
     throw;
   }
 }
@@ -107,15 +110,15 @@ void ExecutorCore::AllocateArenas() {
         device.Allocate(Place::kDevice, std::max<int64_t>(bytes, 1)));
   }
   if (plan.pinned.arena_bytes > 0) {
-    try {
-      pinned_arena = static_cast<std::byte*>(
-          device.Allocate(Place::kPinned, plan.pinned.arena_bytes));
-    } catch (...) {
-      device.Free(Place::kDevice, device_arena);
-      throw;
-    }
+    pinned_arena = static_cast<std::byte*>(
+        device.Allocate(Place::kPinned, plan.pinned.arena_bytes));
   }
   if (options.canary) FillCanary(device, device_arena, bytes + guard_bytes);
+}
+
+void ExecutorCore::FreeArenas() {
+  if (device_arena != nullptr) device.Free(Place::kDevice, device_arena);
+  if (pinned_arena != nullptr) device.Free(Place::kPinned, pinned_arena);
 }
 
 StreamId ExecutorCore::StreamOf(StreamKind kind) {

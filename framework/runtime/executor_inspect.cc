@@ -14,8 +14,7 @@ ExecutorCore::~ExecutorCore() {
   } catch (const std::exception& error) {
     LOG(ERROR) << "an error nobody asked for: " << error.what();
   }
-  device.Free(Place::kDevice, device_arena);
-  if (pinned_arena != nullptr) device.Free(Place::kPinned, pinned_arena);
+  FreeArenas();
 }
 
 BoundRange ExecutorCore::PersistentRange(std::string_view name) const {

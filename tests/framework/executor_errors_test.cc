@@ -91,10 +91,11 @@ TEST(ExecutorErrorsTest, RunAndFetchRethrow) {
 // must not cut it short.
 TEST(ExecutorErrorsTest, AnErrorLeavesTheUpdateBeforeItWhole) {
   Checked program;
-  Plan plan = NaivePlan(program.test.program, {program.w});
-  // The slow update does not hold up the next micro-step.
-  auto& launches = plan.graphs[0].launches;
-  launches[0].waits.clear();
+  // With its minimal waits the slow update does not hold up the next
+  // micro-step.
+  PlanOptions plan_options;
+  plan_options.fetches = {program.w};
+  Plan plan = BuildPlan(program.test.program, plan_options);
   auto device = CreateCpuDevice();
   ExecutorOptions options;
   options.delay_us = [&](StreamKind, OpId op) {
@@ -207,6 +208,35 @@ TEST(ExecutorErrorsTest, ALocalErrorStopsTheOtherRanks) {
               ElementsAre(HasSubstr("Unavailable"), HasSubstr("x[0] is 13"),
                           HasSubstr("Unavailable")));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+}
+
+TEST(ExecutorErrorsTest, ARankThatCannotStartStopsTheOthers) {
+  harness::RegisterTestOps();
+  auto comms = CreateThreadComms(2);
+  std::vector<std::string> errors(2);
+  std::vector<std::thread> ranks;
+  for (size_t rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      TestProgram test;
+      test.program.world_size = 2;
+      const VarId w = test.Param("w", {1000});
+      test.Do(Section::kMicro, "test_all_reduce", {w}, w, StreamKind::kComm);
+      CpuDeviceOptions options;
+      options.device_memory_limit = rank == 0 ? 0 : 100;
+      auto device = CreateCpuDevice(options);
+      try {
+        auto executor = Executor::Create(test.program, NaivePlan(test.program),
+                                         *device, comms[rank].get());
+        executor->Run({});
+        executor->Drain();
+      } catch (const Error& error) {
+        errors[rank] = error.what();
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_THAT(errors,
+              ElementsAre(HasSubstr("Unavailable"), HasSubstr("OutOfMemory")));
 }
 
 TEST(ExecutorErrorsTest, RanksWithDifferentProgramsAreRefused) {
