@@ -152,9 +152,13 @@ class CommConformance
     return operands;
   }
 
-  // Fewer large cases for the larger worlds.
+  // The way of the bytes does not depend on the type: the large cases run in
+  // one, and without the thread sanitizer's slow loops.
   static bool Skip(DType dtype, int64_t count) {
-    return count > 100000 && size() > 2 && dtype != DType::kBf16;
+#ifdef PLO_TSAN
+    if (count > 100000) return true;
+#endif
+    return count > 10000 && dtype != DType::kBf16;
   }
 };
 
