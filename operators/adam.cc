@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 
 #include "framework/ir/op_registry.h"
 #include "framework/runtime/host_pool.h"
@@ -169,7 +170,7 @@ template <typename Fn>
 void ForChunks(KernelContext& ctx, int64_t numel, const Fn& fn) {
   HostPool* pool = ctx.env().pool;
   if (pool != nullptr && ctx.op().stream == StreamKind::kHost) {
-    pool->ParallelFor(numel, kGrain, fn);
+    pool->ParallelFor(numel, kGrain, std::cref(fn));
   } else {
     ParallelRanges(numel, kGrain, fn);
   }

@@ -13,7 +13,7 @@ namespace {
 
 // Columns summed at a time: narrow, so that a few rows of outputs still are
 // work for all threads.
-constexpr int64_t kStrip = 256;
+constexpr int64_t kStrip = 512;
 
 // Kept and reduced dimensions apart, each merged as far as possible, without
 // the innermost run, which is dense in x.
