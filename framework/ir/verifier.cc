@@ -120,7 +120,7 @@ class Verifier {
     if (location.storage != kNoId) return location;
     const Var& v = var(id);
     PLO_ENFORCE(depth < 64, kInvalidArgument, "the views of var '", v.name,
-                "' form a cycle");
+                "' form a cycle, or a chain of more than 64");
     int64_t bytes = 0;
     try {
       bytes = v.bytes();
@@ -133,13 +133,17 @@ class Verifier {
     }
     const Location base = Resolve(v.view_of, depth + 1);
     const Var& of = var(v.view_of);
-    const int64_t last_end =
-        v.byte_offset + bytes + (program_.world_size - 1) * v.rank_stride_bytes;
-    PLO_ENFORCE(v.byte_offset >= 0 && v.rank_stride_bytes >= 0 &&
-                    last_end <= base.end - base.begin,
-                kInvalidArgument, "view '", v.name, "' ends at byte ", last_end,
-                " of '", of.name, "' on rank ", program_.world_size - 1,
-                ", which has ", base.end - base.begin, " bytes (offset ",
+    const int64_t available = base.end - base.begin;
+    // Without sums and products that could overflow.
+    const bool fits =
+        v.byte_offset >= 0 && v.rank_stride_bytes >= 0 && bytes <= available &&
+        v.byte_offset <= available - bytes &&
+        (v.rank_stride_bytes == 0 ||
+         program_.world_size - 1 <=
+             (available - bytes - v.byte_offset) / v.rank_stride_bytes);
+    PLO_ENFORCE(fits, kInvalidArgument, "view '", v.name, "' of ", bytes,
+                " bytes does not lie within '", of.name, "' of ", available,
+                " bytes on rank ", program_.world_size - 1, " (offset ",
                 v.byte_offset, ", rank stride ", v.rank_stride_bytes, ")");
     PLO_ENFORCE(v.byte_offset % SizeOf(v.dtype) == 0 &&
                     v.rank_stride_bytes % SizeOf(v.dtype) == 0,
@@ -166,13 +170,16 @@ class Verifier {
     for (const Bucket::Member& member : bucket.members) {
       PLO_ENFORCE(program_.HasVar(member.param), kInvalidArgument, what,
                   " has the unknown var id ", member.param, " as a member");
-      PLO_ENFORCE(member.offset >= end && member.numel >= 0, kInvalidArgument,
-                  what, ": member '", NameOf(member.param), "' at ",
-                  member.offset, " starts before ", end);
+      PLO_ENFORCE(member.offset >= end, kInvalidArgument, what, ": member '",
+                  NameOf(member.param), "' at ", member.offset,
+                  " starts before ", end);
+      PLO_ENFORCE(member.numel >= 0 && member.offset <= bucket.numel &&
+                      member.numel <= bucket.numel - member.offset,
+                  kInvalidArgument, what, " has ", bucket.numel,
+                  " elements, member '", NameOf(member.param), "' has ",
+                  member.numel, " from ", member.offset, " on");
       end = member.offset + member.numel;
     }
-    PLO_ENFORCE(end <= bucket.numel, kInvalidArgument, what, " has ",
-                bucket.numel, " elements, its members end at ", end);
   }
 
   // --- Ops ---

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <filesystem>
+#include <random>
 
 #include "framework/ir/verifier.h"
 #include "tests/framework/test_ops.h"
@@ -160,6 +160,24 @@ TEST(ProgramText, TruncatedTextNeverParsesAndNeverCrashes) {
     EXPECT_THROW(ParseProgram(std::string_view(text).substr(0, size)), Error)
         << size;
   }
+}
+
+TEST(ProgramText, DamagedTextParsesOrThrows) {
+  const std::string text = PrintProgram(RandomProgram(11));
+  std::mt19937 engine(1);
+  int parsed = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string damaged = text;
+    damaged[engine() % text.size()] = static_cast<char>(engine() % 128);
+    damaged.erase(engine() % text.size(), engine() % 2);
+    try {
+      PrintProgram(ParseProgram(damaged));
+      ++parsed;
+    } catch (const Error& error) {
+      ASSERT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
+    }
+  }
+  EXPECT_LT(parsed, 3000);
 }
 
 TEST(ProgramText, PrintsBrokenProgramsForDumps) {

@@ -107,9 +107,14 @@ INSTANTIATE_TEST_SUITE_P(
               "#1 unary(x=x) -> (out=a) {gain=1.0} first_micro_only=true",
               "only the first one writes it"},
         Fault{"view_end", "view=whole+16", "view=whole+20",
-              "view 'right' ends at byte 36 of 'whole'"},
+              "view 'right' of 16 bytes does not lie within 'whole' of 32 "
+              "bytes"},
         Fault{"view_rank", "view=s+0+rank*16", "view=s+0+rank*20",
-              "view 'slice' ends at byte 36 of 's' on rank 1"},
+              "view 'slice' of 16 bytes does not lie within 's' of 32 bytes "
+              "on rank 1"},
+        Fault{"view_overflow", "view=whole+16",
+              "view=whole+9223372036854775804",
+              "view 'right' of 16 bytes does not lie within 'whole'"},
         Fault{"view_align", "view=whole+16", "view=whole+2", "not aligned"},
         Fault{"view_cycle", "temp whole fp32[8]",
               "temp whole fp32[8] "
@@ -195,7 +200,7 @@ TEST(Verifier, ChecksBuckets) {
   program.buckets = {bucket};
   ExpectFault(program, "bucket 'b': member 'p' at 32 starts before 64");
   program.buckets[0].members = {{p, 100, 64}};
-  ExpectFault(program, "has 128 elements, its members end at 164");
+  ExpectFault(program, "has 128 elements, member 'p' has 64 from 100 on");
   program.buckets[0].members = {{9, 0, 64}};
   ExpectFault(program, "unknown var id 9");
 }

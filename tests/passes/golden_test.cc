@@ -6,7 +6,8 @@
 //   program ... (op ids and default attributes may be left out)
 //   --- after            the exact text; or
 //   --- unchanged        the pass reports no change; or
-//   --- error InvalidArgument: part of the message
+//   --- error InvalidArgument: part of the message (and a pipeline of one pass
+//                        must have left the program as it was)
 //
 // PLO_UPDATE_GOLDEN=1 rewrites the last section; review the diff.
 #include <gmock/gmock.h>
@@ -17,6 +18,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "framework/ir/op_registry.h"
 #include "framework/ir/program_text.h"
 #include "operators/register_ops.h"
 #include "passes/pass.h"
@@ -72,6 +74,8 @@ GoldenCase ParseCase(const std::string& text) {
 // What the pipeline does to the program of the case, as its last section.
 std::pair<std::string, std::string> Outcome(const GoldenCase& c) {
   Program program = ParseProgram(c.before);
+  NormalizeProgram(program);
+  const std::string before = PrintProgram(program);
   try {
     PassManager manager = PassManager::Parse(c.pipeline);
     manager.Run(program);
@@ -82,6 +86,9 @@ std::pair<std::string, std::string> Outcome(const GoldenCase& c) {
     }
     return {"after", PrintProgram(program)};
   } catch (const Error& error) {
+    if (program.applied_passes.empty()) {
+      EXPECT_EQ(PrintProgram(program), before) << "changed by a failed pass";
+    }
     return {"error " + std::string(error.what()), ""};
   }
 }
