@@ -12,7 +12,6 @@
 
 #include "framework/ir/program_text.h"
 #include "framework/ir/verifier.h"
-#include "framework/plan/plan.h"
 #include "operators/register_ops.h"
 #include "paddle_lite_offload/graph_builder.h"
 #include "paddle_lite_offload/models.h"
@@ -183,59 +182,6 @@ TEST_F(UpdatePassesTest, AccumulatorsAreFp32Shards) {
   EXPECT_EQ(device_grads(once), 0);
   EXPECT_EQ(device_grads(twice), 4 * ShardNumel(twice));
 }
-
-// --- What the planner makes of it ---
-
-constexpr double kMiB = 1 << 20;
-
-struct PeakCase {
-  const char* name;
-  int64_t layers;
-  int64_t hidden;
-  double peak_mib;  // what has to be beaten
-};
-void PrintTo(const PeakCase& c, std::ostream* out) { *out << c.name; }
-
-class PlannedPeakTest : public ::testing::TestWithParam<PeakCase> {
- protected:
-  static void SetUpTestSuite() {
-    RegisterBuiltinOps();
-    RegisterBuiltinPasses();
-  }
-};
-
-TEST_P(PlannedPeakTest, OffloadSavesAllOptimizerState) {
-  const PeakCase& c = GetParam();
-  const GptConfig config = {.layers = c.layers,
-                            .hidden = c.hidden,
-                            .heads = 16,
-                            .seq_len = 1024,
-                            .vocab_size = 50304,
-                            .micro_batch = 4};
-  DefaultPipelineOptions options;
-  options.dtype = DType::kBf16;
-  options.sharding_degree = 2;
-  options.clip_norm = 1;
-  const Program base = TrainGpt(options, config);
-  options.offload_optimizer = true;
-  const Program offload = TrainGpt(options, config);
-  const auto peak = [](const Program& program) {
-    PlanOptions plan_options;
-    plan_options.fetches = {program.mean_loss};
-    return BuildPlan(program, plan_options).device;
-  };
-  const PlacePeak with = peak(offload);
-  EXPECT_LT(with.arena_bytes / kMiB, c.peak_mib) << with.peak_op;
-  const double owned = ParameterCount(base) / 2.0;
-  EXPECT_GE(peak(base).arena_bytes - with.arena_bytes, 0.98 * 12 * owned);
-}
-
-INSTANTIATE_TEST_SUITE_P(Gpt, PlannedPeakTest,
-                         ::testing::Values(PeakCase{"1b", 18, 2048, 5369},
-                                           PeakCase{"300m", 20, 1024, 3137}),
-                         [](const auto& test_case) {
-                           return std::string(test_case.param.name);
-                         });
 
 // --- Collectives ---
 
