@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <fstream>
 #include <random>
+#include <sstream>
 
 #include "framework/ir/verifier.h"
 #include "tests/framework/test_ops.h"
@@ -86,6 +88,17 @@ TEST(ProgramText, ReadsAsDocumented) {
   EXPECT_EQ(ops[1]->location, "f:1");
   EXPECT_TRUE(ops[2]->first_micro_only);
   EXPECT_TRUE(ops[2]->attrs.GetFloats("empty").empty());
+}
+
+TEST(ProgramText, TheDocumentsExampleIsCanonical) {
+  std::ifstream file("docs/ir_format.md");
+  std::stringstream document;
+  document << file.rdbuf();
+  const std::string text = document.str();
+  const size_t start = text.find("```\nprogram ") + 4;
+  const std::string example =
+      text.substr(start, text.find("```", start) - start);
+  EXPECT_EQ(PrintProgram(ParseProgram(example)), example);
 }
 
 TEST(ProgramText, NumbersKeepTheirTypeAndBits) {
