@@ -34,6 +34,9 @@ struct Blocks {
   int64_t tokens, classes, hidden;
   int64_t token_block, class_block;
   int64_t dx_rows;  // tokens whose dx is summed at a time
+  // Of the rows of a block of logits: not a power of two, which reading down
+  // the columns for dweight would not like.
+  int64_t logits_stride;
 
   Blocks(DType type, const Shape& x, const Shape& weight, const AttrMap& attrs)
       : dtype(type),
@@ -48,6 +51,7 @@ struct Blocks {
     // Cuts at multiples of kLseChunk keep lse the same as cross_entropy's.
     class_block = std::min(classes, std::clamp(rows / kLseChunk * kLseChunk,
                                                kLseChunk, kMaxBlock));
+    logits_stride = class_block + 16;
     dx_rows = std::min(tokens, kMaxGradFloats / hidden);
     if (dx_rows < tokens) {
       dx_rows = std::max(dx_rows / token_block, int64_t{1}) * token_block;
@@ -85,7 +89,7 @@ struct Scratch {
       dx = take(want_dx ? b.dx_rows * b.hidden : 0);
       dweight = take(want_dweight ? b.class_block * b.hidden : 0);
     }
-    logits = take(b.token_block * b.class_block);
+    logits = take((b.token_block - 1) * b.logits_stride + b.class_block);
   }
 };
 
@@ -235,9 +239,9 @@ void LinearCrossEntropyKernel(KernelContext& c) {
     for (int64_t v = 0; v < b.classes; v += b.class_block) {
       const int64_t cols = std::min(b.class_block, b.classes - v);
       Sgemm(false, true, rows, cols, b.hidden, 1.0f, x_rows, b.hidden,
-            weight.Load(v, cols), b.hidden, 0.0f, s.logits, cols);
+            weight.Load(v, cols), b.hidden, 0.0f, s.logits, b.logits_stride);
       ParallelFor(rows, rows * cols, [&](int64_t i) {
-        float* row = s.logits + i * cols;
+        float* row = s.logits + i * b.logits_stride;
         RoundToDType(b.dtype, row, cols);
         RunningLse running{s.max[i], s.sum[i]};
         running.Add(row, cols);
@@ -301,15 +305,15 @@ class Backward {
         const int64_t rows = std::min(b_.token_block, end - t);
         const float* x = x_.Load(t, rows);
         Sgemm(false, true, rows, cols, h, 1.0f, x, h, weight, h, 0.0f,
-              s_.logits, cols);
+              s_.logits, b_.logits_stride);
         ToLogitGrads(t, rows, v, cols);
         if (want_dweight) {
-          Sgemm(true, false, cols, h, rows, 1.0f, s_.logits, cols, x, h,
-                accumulate_ || t > begin ? 1.0f : 0.0f, dweight, h);
+          Sgemm(true, false, cols, h, rows, 1.0f, s_.logits, b_.logits_stride,
+                x, h, accumulate_ || t > begin ? 1.0f : 0.0f, dweight, h);
         }
         if (want_dx) {
-          Sgemm(false, false, rows, h, cols, 1.0f, s_.logits, cols, weight, h,
-                v > 0 ? 1.0f : 0.0f, dx + (t - begin) * h, h);
+          Sgemm(false, false, rows, h, cols, 1.0f, s_.logits, b_.logits_stride,
+                weight, h, v > 0 ? 1.0f : 0.0f, dx + (t - begin) * h, h);
         }
       }
       if (want_dweight && b_.narrow()) Store(dweight, *dweight_, v, cols);
@@ -331,7 +335,7 @@ class Backward {
   // Turns the block of logits into their grads; see cross_entropy_grad.
   void ToLogitGrads(int64_t t, int64_t rows, int64_t v, int64_t cols) {
     ParallelFor(rows, rows * cols, [&](int64_t i) {
-      float* row = s_.logits + i * cols;
+      float* row = s_.logits + i * b_.logits_stride;
       const int64_t label = label_[t + i];
       if (label == ignore_) {
         std::fill(row, row + cols, 0.0f);

@@ -161,10 +161,33 @@ Geometry GeometryOf(const OpView& op) {
   return GeometryOf(op.In("x").shape, op.In("y").shape, op.attrs());
 }
 
+// A batch of at least this many fp32 products has one thread for each.
+constexpr int64_t kParallelBatch = 4;
+
+GemmCall CallOf(const Geometry& g, DType dtype, const AttrMap& attrs) {
+  GemmCall call;
+  call.dtype = dtype;
+  call.trans_a = attrs.GetBool("trans_x");
+  call.trans_b = attrs.GetBool("trans_y");
+  call.m = g.m;
+  call.n = g.n;
+  call.k = g.k;
+  call.stride_a = g.x_cols;
+  call.stride_b = g.y_cols;
+  call.stride_c = g.n;
+  call.accumulate = attrs.GetBool("accumulate");
+  return call;
+}
+
+bool RunsInParallel(const Geometry& g, DType dtype) {
+  return g.batched && dtype == DType::kFp32 && g.lead.numel() >= kParallelBatch;
+}
+
 int64_t WorkspaceBytes(const OpView& op) {
   const Geometry g = GeometryOf(op);
-  if (g.out.numel() == 0) return 0;
-  return GemmWorkspaceBytes(op.In("x").dtype, g.m, g.n, g.k);
+  const DType dtype = op.In("x").dtype;
+  if (g.out.numel() == 0 || RunsInParallel(g, dtype)) return 0;
+  return GemmWorkspaceBytes(CallOf(g, dtype, op.attrs()));
 }
 
 OpCost Cost(const OpView& op) {
@@ -217,17 +240,7 @@ void MatmulKernel(KernelContext& c) {
   const Tensor& y = c.In("y");
   const Tensor& out = c.Out("out");
   const Tensor* bias = c.TryIn("bias");
-  GemmCall base;
-  base.dtype = x.dtype;
-  base.trans_a = c.attrs().GetBool("trans_x");
-  base.trans_b = c.attrs().GetBool("trans_y");
-  base.m = g.m;
-  base.n = g.n;
-  base.k = g.k;
-  base.stride_a = g.x_cols;
-  base.stride_b = g.y_cols;
-  base.stride_c = g.n;
-  base.accumulate = c.attrs().GetBool("accumulate");
+  GemmCall base = CallOf(g, x.dtype, c.attrs());
   base.bias = bias != nullptr ? bias->data : nullptr;
   const int64_t batch = static_cast<int64_t>(launch.x_offsets.size());
   const auto run = [&](int64_t i) {
@@ -236,11 +249,10 @@ void MatmulKernel(KernelContext& c) {
     call.a = ElementAt(x.dtype, x.data, launch.x_offsets[index]);
     call.b = ElementAt(x.dtype, y.data, launch.y_offsets[index]);
     call.c = ElementAt(x.dtype, out.data, i * g.m * g.n);
-    RunGemm(call, c.workspace());
+    RunGemm(call, c.workspace_bytes() > 0 ? c.workspace() : nullptr);
   };
-  // Many small products: one thread each. Else each uses all threads, and the
-  // 16-bit ones share the one workspace.
-  if (x.dtype == DType::kFp32 && batch >= 4) {
+  // Else each product uses all threads and the one workspace.
+  if (RunsInParallel(g, x.dtype)) {
     ParallelFor(batch, g.out.numel() * g.k, run);
   } else {
     for (int64_t i = 0; i < batch; ++i) run(i);

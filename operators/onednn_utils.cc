@@ -15,6 +15,13 @@ namespace {
 // 8 MiB, and each converted element serves 1024 multiply-adds.
 constexpr int64_t kMaxRows = 1024;
 constexpr int64_t kMaxDepth = 512;
+// oneDNN reads a transposed `a` and a plain `b` across their rows. Row strides
+// of a multiple of 2 KiB then fall into few cache sets and cost up to half the
+// speed, so blocks are padded, and such fp32 matrices copied, when enough rows
+// or columns of the result share the copy.
+constexpr int64_t kPad = 16;
+constexpr int64_t kBadStride = 512;
+constexpr int64_t kMinSharing = 128;
 
 // The size of equal blocks of at most `limit`, for n > limit in steps of 16.
 int64_t BlockSize(int64_t n, int64_t limit) {
@@ -24,12 +31,35 @@ int64_t BlockSize(int64_t n, int64_t limit) {
 
 struct Blocks {
   int64_t m, n, k;
-};
+  int64_t a_stride, b_stride;  // of converted or copied blocks
+  bool copy_a, copy_b;         // else `a` or `b` is read where it is
+  int64_t a_floats, b_floats, c_floats;
 
-Blocks BlocksOf(int64_t m, int64_t n, int64_t k) {
-  return {BlockSize(m, kMaxRows), BlockSize(n, kMaxRows),
-          BlockSize(k, kMaxDepth)};
-}
+  explicit Blocks(const GemmCall& g)
+      : m(BlockSize(g.m, kMaxRows)),
+        n(BlockSize(g.n, kMaxRows)),
+        k(BlockSize(g.k, kMaxDepth)),
+        a_stride(g.trans_a ? m + kPad : k),
+        b_stride(g.trans_b ? k : n + kPad) {
+    const bool narrow = g.dtype != DType::kFp32;
+    const bool deep = g.k >= kMaxDepth;
+    copy_a = narrow || (deep && g.trans_a && g.n >= kMinSharing &&
+                        g.stride_a % kBadStride == 0);
+    copy_b = narrow || (deep && !g.trans_b && g.m >= kMinSharing &&
+                        g.stride_b % kBadStride == 0);
+    a_floats = copy_a ? a_stride * (g.trans_a ? k : m) : 0;
+    b_floats = copy_b ? b_stride * (g.trans_b ? n : k) : 0;
+    c_floats = narrow ? m * n : 0;
+  }
+
+  // The padding after the last row is never written.
+  int64_t WorkspaceFloats(const GemmCall& g) const {
+    const int64_t floats = a_floats + b_floats + c_floats;
+    if (c_floats > 0 || floats == 0) return floats;
+    const bool padded = copy_b ? !g.trans_b : g.trans_a;
+    return padded ? floats - kPad : floats;
+  }
+};
 
 void SetRows(const float* row, float* c, int64_t stride, int64_t m, int64_t n,
              bool add) {
@@ -42,33 +72,55 @@ void SetRows(const float* row, float* c, int64_t stride, int64_t m, int64_t n,
   });
 }
 
-void RunFp32(const GemmCall& g) {
-  float* c = static_cast<float*>(g.c);
-  float beta = g.accumulate ? 1.0f : 0.0f;
-  if (g.bias != nullptr) {
-    SetRows(static_cast<const float*>(g.bias), c, g.stride_c, g.m, g.n,
-            g.accumulate);
-    beta = 1.0f;
-  }
-  Sgemm(g.trans_a, g.trans_b, g.m, g.n, g.k, 1.0f,
-        static_cast<const float*>(g.a), g.stride_a,
-        static_cast<const float*>(g.b), g.stride_b, beta, c, g.stride_c);
-}
+// A block of an operand as fp32: where it is, or the last one copied.
+class OperandBlock {
+ public:
+  OperandBlock(DType dtype, const void* src, int64_t src_stride, float* copy,
+               int64_t copy_stride)
+      : dtype_(dtype),
+        src_(src),
+        src_stride_(src_stride),
+        copy_(copy),
+        copy_stride_(copy_stride) {}
 
-// Keeps one converted block of an operand and which one it is.
-struct ConvertedBlock {
-  float* data;
-  int64_t row = -1, col = -1;
-
-  void Load(DType dtype, const void* src, int64_t stride, int64_t r, int64_t c,
-            int64_t rows, int64_t cols) {
-    if (r == row && c == col) return;
-    row = r;
-    col = c;
-    ConvertMatrixToFloat(dtype, ElementAt(dtype, src, r * stride + c), stride,
-                         data, cols, rows, cols);
+  const float* Load(int64_t row, int64_t col, int64_t rows, int64_t cols) {
+    const void* at = ElementAt(dtype_, src_, row * src_stride_ + col);
+    if (copy_ == nullptr) return static_cast<const float*>(at);
+    if (row != row_ || col != col_) {
+      ConvertMatrixToFloat(dtype_, at, src_stride_, copy_, copy_stride_, rows,
+                           cols);
+      row_ = row;
+      col_ = col;
+    }
+    return copy_;
   }
+  int64_t stride() const {
+    return copy_ == nullptr ? src_stride_ : copy_stride_;
+  }
+
+ private:
+  DType dtype_;
+  const void* src_;
+  int64_t src_stride_;
+  float* copy_;
+  int64_t copy_stride_;
+  int64_t row_ = -1, col_ = -1;
 };
+
+// Sets or adds the bias, and brings in what `c` held for a 16-bit product.
+// Returns the factor of `c` in the first product.
+float BeginBlock(const GemmCall& g, const void* target, int64_t j, int64_t m,
+                 int64_t n, float* c, int64_t c_stride) {
+  if (g.accumulate && g.dtype != DType::kFp32) {
+    ConvertMatrixToFloat(g.dtype, target, g.stride_c, c, c_stride, m, n);
+  }
+  if (g.bias != nullptr) {
+    float buffer[kMaxRows];
+    SetRows(FloatsAt(g.dtype, g.bias, j, n, buffer), c, c_stride, m, n,
+            g.accumulate);
+  }
+  return g.accumulate || g.bias != nullptr ? 1.0f : 0.0f;
+}
 
 }  // namespace
 
@@ -95,57 +147,50 @@ void Sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k,
               static_cast<int>(status));
 }
 
-int64_t GemmWorkspaceBytes(DType dtype, int64_t m, int64_t n, int64_t k) {
-  if (dtype == DType::kFp32 || m == 0 || n == 0) return 0;
-  const Blocks block = BlocksOf(m, n, k);
-  return (block.m * block.k + block.k * block.n + block.m * block.n) *
-         static_cast<int64_t>(sizeof(float));
+int64_t GemmWorkspaceBytes(const GemmCall& g) {
+  if (g.m == 0 || g.n == 0) return 0;
+  return Blocks(g).WorkspaceFloats(g) * static_cast<int64_t>(sizeof(float));
 }
 
 void RunGemm(const GemmCall& g, void* workspace) {
   if (g.m == 0 || g.n == 0) return;
-  if (g.dtype == DType::kFp32) return RunFp32(g);
-  const Blocks block = BlocksOf(g.m, g.n, g.k);
-  ConvertedBlock a{static_cast<float*>(workspace)};
-  ConvertedBlock b{a.data + block.m * block.k};
-  float* c = b.data + block.k * block.n;
+  Blocks block(g);
+  const bool narrow = g.dtype != DType::kFp32;
+  float* base = static_cast<float*>(workspace);
+  const bool copy_a = block.copy_a && base != nullptr;
+  const bool copy_b = block.copy_b && base != nullptr;
+  if (!narrow) {  // whole where nothing is copied
+    if (!copy_b) block.n = g.bias == nullptr ? g.n : block.n;
+    if (!copy_a) block.m = g.m;
+    if (!copy_a && !copy_b) block.k = g.k;
+  }
+  OperandBlock a(g.dtype, g.a, g.stride_a, copy_a ? base : nullptr,
+                 block.a_stride);
+  OperandBlock b(g.dtype, g.b, g.stride_b,
+                 copy_b ? base + block.a_floats : nullptr, block.b_stride);
   for (int64_t j = 0; j < g.n; j += block.n) {
     const int64_t n = std::min(block.n, g.n - j);
-    float bias[kMaxRows];
-    if (g.bias != nullptr) {
-      ConvertToFloat(g.dtype, ElementAt(g.dtype, g.bias, j), bias, n);
-    }
     for (int64_t i = 0; i < g.m; i += block.m) {
       const int64_t m = std::min(block.m, g.m - i);
       void* target = ElementAt(g.dtype, g.c, i * g.stride_c + j);
-      float beta = 0.0f;
-      if (g.accumulate) {
-        ConvertMatrixToFloat(g.dtype, target, g.stride_c, c, n, m, n);
-        beta = 1.0f;
-      }
-      if (g.bias != nullptr) {
-        SetRows(bias, c, n, m, n, g.accumulate);
-        beta = 1.0f;
-      }
+      float* c = narrow ? base + block.a_floats + block.b_floats
+                        : static_cast<float*>(target);
+      const int64_t c_stride = narrow ? n : g.stride_c;
+      float beta = BeginBlock(g, target, j, m, n, c, c_stride);
       int64_t p = 0;
       do {  // at least once: k == 0 still gives c
         const int64_t k = std::min(block.k, g.k - p);
-        if (g.trans_a) {
-          a.Load(g.dtype, g.a, g.stride_a, p, i, k, m);
-        } else {
-          a.Load(g.dtype, g.a, g.stride_a, i, p, m, k);
-        }
-        if (g.trans_b) {
-          b.Load(g.dtype, g.b, g.stride_b, j, p, n, k);
-        } else {
-          b.Load(g.dtype, g.b, g.stride_b, p, j, k, n);
-        }
-        Sgemm(g.trans_a, g.trans_b, m, n, k, 1.0f, a.data, g.trans_a ? m : k,
-              b.data, g.trans_b ? k : n, beta, c, n);
+        const float* a_block =
+            g.trans_a ? a.Load(p, i, k, m) : a.Load(i, p, m, k);
+        const float* b_block =
+            g.trans_b ? b.Load(j, p, n, k) : b.Load(p, j, k, n);
+        Sgemm(g.trans_a, g.trans_b, m, n, k, 1.0f, a_block, a.stride(), b_block,
+              b.stride(), beta, c, c_stride);
         beta = 1.0f;
-        p += block.k;
+        p += k;
       } while (p < g.k);
-      ConvertMatrixFromFloat(g.dtype, c, n, target, g.stride_c, m, n);
+      if (narrow)
+        ConvertMatrixFromFloat(g.dtype, c, n, target, g.stride_c, m, n);
     }
   }
 }

@@ -33,9 +33,11 @@ struct GemmCall {
   const void* bias = nullptr;  // [n] or null
 };
 
-// Scratch that RunGemm() touches to its last byte: none for fp32, at most
-// 8 MiB for 16 bits.
-int64_t GemmWorkspaceBytes(DType dtype, int64_t m, int64_t n, int64_t k);
+// Scratch that RunGemm() touches to its last byte: about 8 MiB at most for 16
+// bits; for fp32 about 4 MiB where operands are better repacked, else none.
+// Does not depend on the pointers of `call`.
+int64_t GemmWorkspaceBytes(const GemmCall& call);
+// With null for the workspace of an fp32 product nothing is repacked.
 void RunGemm(const GemmCall& call, void* workspace);
 
 }  // namespace plo

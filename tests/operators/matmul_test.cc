@@ -139,12 +139,46 @@ INSTANTIATE_TEST_SUITE_P(DTypes, MatmulTest,
                          });
 
 TEST(Matmul, WorkspaceIsBounded) {
+  GemmCall call;
+  call.m = 50304;
+  call.n = 2048;
+  call.k = 4096;
+  call.stride_a = 4096;
+  call.stride_b = 2050;
+  EXPECT_EQ(GemmWorkspaceBytes(call), 0);
+  call.trans_a = true;
+  call.stride_a = 50304 / 512 * 512;
+  call.stride_b = 2048;
+  EXPECT_LE(GemmWorkspaceBytes(call), (int64_t{4} << 20) + (64 << 10));
+  EXPECT_GT(GemmWorkspaceBytes(call), 0);
   for (DType t : {DType::kBf16, DType::kFp16}) {
-    EXPECT_LE(GemmWorkspaceBytes(t, 50304, 2048, 4096), int64_t{8} << 20);
-    EXPECT_LE(GemmWorkspaceBytes(t, 1 << 20, 1 << 20, 1 << 20),
-              int64_t{8} << 20);
+    call.dtype = t;
+    EXPECT_LE(GemmWorkspaceBytes(call), (int64_t{8} << 20) + (64 << 10));
   }
-  EXPECT_EQ(GemmWorkspaceBytes(DType::kFp32, 50304, 2048, 4096), 0);
+}
+
+TEST(Matmul, RepackedProductsMatchPlainLoops) {
+  const DType t = DType::kFp32;
+  // Blocks of rows, columns and depth, the last one short.
+  const int64_t k = 523;
+  const int64_t sizes[][3] = {{1536, 130, 0}, {130, 1536, 0}, {512, 512, 1}};
+  for (const auto& [m, n, trans] : sizes) {
+    const bool ty = trans != 0;
+    const Array x = RandomArray(t, {k, m}, 1);
+    const Array y = RandomArray(t, ty ? Shape{n, k} : Shape{k, n}, 2);
+    const Array acc = RandomArray(t, {m, n}, 3);
+    const Array out =
+        RunOp({.type = "matmul",
+               .inputs = {{"x", {x}}, {"y", {y}}, {"acc", {acc}}},
+               .outputs = {"out"},
+               .attrs = Attrs(
+                   {{"trans_x", true}, {"trans_y", ty}, {"accumulate", true}}),
+               .same_var = {{"out", "acc"}}})["out"][0];
+    Doubles want =
+        ReferenceMatmul(x.values.data(), y.values.data(), true, ty, m, n, k);
+    for (size_t i = 0; i < want.size(); ++i) want[i] += acc.values[i];
+    ExpectNear(out, want, UnitRoundoff(t), Absolute(k) / 4, "repacked matmul");
+  }
 }
 
 TEST(Matmul, GradientMatchesFiniteDifferences) {
