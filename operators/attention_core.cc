@@ -11,7 +11,7 @@
 namespace plo {
 namespace {
 
-constexpr int64_t kTile = 128;  // rows and columns of a tile of scores
+constexpr int64_t kTile = 64;  // rows and columns of a tile of scores
 constexpr int64_t kMaxLanes = 16;
 constexpr int64_t kLaneBudgetBytes = int64_t{16} << 20;
 
