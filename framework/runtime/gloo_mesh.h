@@ -76,7 +76,10 @@ class GlooMesh {
     std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
   };
 
-  // Connects all ranks; see CreateGlooComm.
+  // Connects all ranks, from the interface that reaches the master or that
+  // GLOO_SOCKET_IFNAME names. Throws Unavailable as CreateGlooComm says, and
+  // FailedPrecondition when two processes have one rank or when ranks disagree
+  // on the world size.
   GlooMesh(const LaunchInfo& info, const CommOptions& options);
   ~GlooMesh();
 

@@ -1,5 +1,6 @@
 // The launch contract of torchrun, mpirun and srun wrappers: environment
-// variables.
+// variables. PLO_MASTER_PORT goes before MASTER_PORT, for launchers that use
+// the latter themselves.
 #include <charconv>
 #include <cstdlib>
 #include <optional>
