@@ -109,12 +109,39 @@ Packing PackInOrder(const std::vector<PackItem>& items,
   return placer.packing();
 }
 
-// What sticks out at the top goes first next time.
-void Promote(const std::vector<PackItem>& items, const Packing& packing,
-             int64_t bound, std::vector<size_t>& order) {
-  std::stable_partition(order.begin(), order.end(), [&](size_t i) {
-    return packing.offsets[i] + items[i].bytes > bound;
-  });
+// Numbers that are the same everywhere; quality hardly matters.
+class Lcg {
+ public:
+  size_t Below(size_t bound) {
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<size_t>(state_ >> 33) % bound;
+  }
+
+ private:
+  uint64_t state_ = 1;
+};
+
+// One of the items that stick out above the bound moves to an earlier place in
+// the order, or any two change places.
+std::vector<size_t> Perturbed(const std::vector<PackItem>& items,
+                              const Packing& packing, int64_t bound,
+                              std::vector<size_t> order, Lcg& random) {
+  std::vector<size_t> out;  // positions in the order
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (packing.offsets[order[i]] + items[order[i]].bytes > bound) {
+      out.push_back(i);
+    }
+  }
+  if (!out.empty() && random.Below(4) > 0) {
+    const size_t from = out[random.Below(out.size())];
+    const size_t to = random.Below(from + 1);
+    std::rotate(order.begin() + to, order.begin() + from,
+                order.begin() + from + 1);
+  } else {
+    std::swap(order[random.Below(order.size())],
+              order[random.Below(order.size())]);
+  }
+  return order;
 }
 
 }  // namespace
@@ -139,7 +166,7 @@ int64_t PackingLowerBound(const std::vector<PackItem>& items) {
   return std::max<int64_t>(most - largest_padding, 0);
 }
 
-Packing Pack(const std::vector<PackItem>& items) {
+Packing Pack(const std::vector<PackItem>& items, int64_t slack) {
   const auto by_size = [](const PackItem& i) {
     return Key(-i.bytes, -Lifetime(i), i.live[0].begin);
   };
@@ -173,21 +200,29 @@ Packing Pack(const std::vector<PackItem>& items) {
       return best;
     }
   }
-  // Repair, within a fixed amount of work.
-  constexpr int64_t kWork = 100'000'000;
-  const auto count = static_cast<int64_t>(items.size()) + 1;
-  const int64_t rounds = std::min<int64_t>(kWork / (count * count), 64);
-  std::vector<size_t> order = best_order;
-  Packing packing = best;
-  for (int64_t round = 0; round < rounds && best.end > target; ++round) {
-    Promote(items, packing, bound, order);
-    packing = PackInOrder(items, order, Gap::kSmallest);
-    if (packing.end < best.end) best = packing;
+  // Small instances can be hard, and are cheap to search: a walk over orders
+  // within a fixed amount of work, well below a tenth of a second.
+  constexpr int64_t kWork = 15'000'000;
+  constexpr int64_t kMostRounds = 2000;
+  const int64_t enough = bound + std::max(bound / 100, slack);
+  const auto count = static_cast<int64_t>(items.size());
+  Lcg random;
+  Packing current = best;
+  for (int64_t round = std::min(kWork / (count * count), kMostRounds);
+       round > 0 && best.end > enough; --round) {
+    std::vector<size_t> order =
+        Perturbed(items, current, bound, best_order, random);
+    Packing packing = PackInOrder(items, order, Gap::kSmallest);
+    if (packing.end > current.end) continue;
+    current = std::move(packing);
+    best_order = std::move(order);
+    if (current.end < best.end) best = current;
   }
   return best;
 }
 
 void AssignOffsets(Plan& plan) {
+  constexpr int64_t kFewPages = 16 << 10;  // not worth a search
   for (Place place : {Place::kDevice, Place::kPinned}) {
     int64_t next = 0;
     int64_t arena_end = 0;
@@ -210,7 +245,7 @@ void AssignOffsets(Plan& plan) {
         members.push_back(i);
         items.push_back({storage.bytes, storage.live});
       }
-      const Packing packing = Pack(items);
+      const Packing packing = Pack(items, std::max(next / 100, kFewPages));
       for (size_t i = 0; i < members.size(); ++i) {
         plan.storages[members[i]].offset = next + packing.offsets[i];
       }

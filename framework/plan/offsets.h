@@ -20,9 +20,10 @@ struct Packing {
 };
 
 // Items whose live ranges overlap get disjoint bytes. Deterministic. Greedy
-// under several orders, the best one kept; no order can go below
+// under several orders, the best one kept; then a search, unless less than a
+// hundredth or `slack` bytes are lost. No order can go below
 // PackingLowerBound().
-Packing Pack(const std::vector<PackItem>& items);
+Packing Pack(const std::vector<PackItem>& items, int64_t slack = 0);
 
 // Most aligned bytes live at once, less the padding that may stick out.
 int64_t PackingLowerBound(const std::vector<PackItem>& items);

