@@ -16,6 +16,7 @@ namespace {
 // Generous, and small enough that no later sum of bytes overflows.
 constexpr int64_t kMaxLayers = 10000;
 constexpr double kMaxParameters = 1e15;
+constexpr int64_t kMaxWarmupSteps = 1000000000000;
 
 void RequireOneOf(const char* flag, std::string_view value,
                   std::initializer_list<std::string_view> choices) {
@@ -141,6 +142,9 @@ void CheckNumerics(const TrainConfig& c) {
               c.loss_scale_backoff);
   RequireAtLeast("loss_scale_window", c.loss_scale_window, 1);
   InitialLossScale(c);
+  PLO_ENFORCE(c.warmup_steps >= 0 && c.warmup_steps <= kMaxWarmupSteps,
+              kInvalidArgument, "--warmup_steps must be in [0, ",
+              kMaxWarmupSteps, "], got ", c.warmup_steps);
   MakeOptimizer(c).Validate();
 }
 
@@ -239,7 +243,8 @@ Optimizer MakeOptimizer(const TrainConfig& c) {
   optimizer.weight_decay = c.weight_decay;
   optimizer.schedule = {.kind = c.lr_schedule,
                         .warmup_steps = c.warmup_steps,
-                        .total_steps = c.steps,
+                        // A run that ends during its warm-up has no decay.
+                        .total_steps = std::max(c.steps, c.warmup_steps + 1),
                         .min_ratio = c.min_lr_ratio};
   for (const std::string& pattern : SplitList(c.freeze)) {
     optimizer.groups.push_back({.pattern = pattern, .trainable = false});

@@ -19,14 +19,15 @@ using ::testing::HasSubstr;
 
 struct CliResult {
   int status = -1;
-  std::string output;  // stdout and stderr
+  std::string output;
 };
 
-CliResult Plo(const std::string& args, const std::string& environment = "") {
+CliResult Plo(const std::string& args, const std::string& environment = "",
+              const std::string& redirection = "2>&1") {
   const char* build = std::getenv("PLO_BINARY_DIR");
   const std::string command = environment + " " +
                               std::string(build ? build : "build") +
-                              "/bin/plo " + args + " 2>&1";
+                              "/bin/plo " + args + " " + redirection;
   CliResult result;
   std::FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return result;
@@ -229,8 +230,9 @@ TEST(Cli, OptRunsPasses) {
 }
 
 TEST(Cli, GeneratePrintsOnlyTheSample) {
-  const CliResult result = Plo("generate" + std::string(kTiny) +
-                               " --generate=12 --prompt=ab 2>/dev/null");
+  const CliResult result =
+      Plo("generate" + std::string(kTiny) + " --generate=12 --prompt=ab", "",
+          "2>/dev/null");
   EXPECT_EQ(result.status, 0);
   EXPECT_EQ(result.output.substr(0, 2), "ab");
   EXPECT_EQ(result.output.size(), 15u);  // and a line break

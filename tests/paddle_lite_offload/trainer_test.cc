@@ -74,9 +74,9 @@ void ExpectSameBits(const TrainReport& a, const TrainReport& b) {
 
 TEST(Trainer, LearnsARegression) {
   TrainConfig config = SmallMlp();
-  config.steps = 150;
+  config.steps = 500;
   config.micro_batch = 16;
-  config.lr = 5e-3;
+  config.lr = 1e-2;
   const TrainReport report = TrainOn(config, 1);
   const std::vector<double>& losses = report.outcome->losses;
   const auto mean = [](auto begin, auto end) {
