@@ -241,7 +241,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Reduction{{0, 3}, {0}}, Reduction{{}, {}},
                       Reduction{{1, 1}, {0}}));
 
-TEST(ReduceTest2, NanIsKept) {
+TEST(ReductionTest, NanIsKept) {
   const Array x = MakeArray(DType::kFp32, {2, 3}, {1, NAN, 9, 4, 5, 6});
   const Array rows =
       RunOp(Unary("reduce_max", x, {{"axes", Ints({1})}}))["out"][0];
@@ -253,7 +253,7 @@ TEST(ReduceTest2, NanIsKept) {
   EXPECT_TRUE(std::isnan(columns[1]));
 }
 
-TEST(ReduceTest2, TiesShareTheGradient) {
+TEST(ReductionTest, TiesShareTheGradient) {
   const Array x = MakeArray(DType::kFp32, {4}, {3, 1, 3, 2});
   const auto grads =
       RunGrad(Unary("reduce_max", x, {{"axes", Ints({0})}}),
@@ -261,7 +261,7 @@ TEST(ReduceTest2, TiesShareTheGradient) {
   EXPECT_EQ(grads.at("x").values, (std::vector<double>{0.5, 0, 0.5, 0}));
 }
 
-TEST(ReduceTest2, ThreadsDoNotMatterAndAxesAreChecked) {
+TEST(ReductionTest, ThreadsDoNotMatterAndAxesAreChecked) {
   const Array x = RandomArray(DType::kFp32, {301, 517}, 1);
   for (const int64_t axis : {0, 1}) {
     ExpectSameForAnyThreads(Unary("reduce_sum", x, {{"axes", Ints({axis})}}));
