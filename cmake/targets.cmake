@@ -6,9 +6,6 @@ target_compile_options(plo_options INTERFACE
   -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wimplicit-fallthrough
   -ffp-contract=off # the numerical contract names each fma
   $<$<BOOL:${PLO_WARNINGS_AS_ERRORS}>:-Werror>)
-if(CMAKE_BUILD_TYPE STREQUAL "Release")
-  target_compile_options(plo_options INTERFACE -O2)
-endif()
 find_program(PLO_MOLD mold)
 if(PLO_MOLD)
   target_link_options(plo_options INTERFACE -fuse-ld=mold)

@@ -66,6 +66,17 @@ PreparedProgram Prepare(Program program, const PrepareOptions& options,
   return prepared;
 }
 
+namespace {
+
+bool UpdatesOnHost(const Program& program) {
+  for (const auto& op : program.ops(Section::kUpdate)) {
+    if (op->stream == StreamKind::kHost) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 Engine::Engine(Program program, const Optimizer& optimizer,
                DefaultPipelineOptions pipeline) {
   optimizer.ApplyGroups(program);
@@ -89,8 +100,14 @@ void Engine::Start(Comm* comm, const EngineOptions& options) {
                 : CreateCpuDevice(options.cpu);
   std::vector<const Program*> evals;
   for (const Program& eval : prepared_.eval_programs) evals.push_back(&eval);
+  ExecutorOptions executor_options = options.executor;
+  if (executor_options.host_pool == nullptr &&
+      UpdatesOnHost(prepared_.program)) {
+    host_pool_ = std::make_unique<HostPool>(options.host_pool);
+    executor_options.host_pool = host_pool_.get();
+  }
   executor_ = Executor::Create(prepared_.program, prepared_.plan, *device_,
-                               comm, options.executor, evals);
+                               comm, executor_options, evals);
   executor_->RunStartup();
 }
 

@@ -18,6 +18,7 @@
 #include "framework/runtime/comm.h"
 #include "framework/runtime/device.h"
 #include "framework/runtime/executor.h"
+#include "framework/runtime/host_pool.h"
 #include "paddle_lite_offload/optimizer.h"
 #include "passes/pipeline.h"
 
@@ -65,6 +66,8 @@ struct EngineOptions {
   int device_ordinal = 0;
   CpuDeviceOptions cpu;
   ExecutorOptions executor;
+  // Threads of the host Adam; made when the program updates on the host.
+  HostPoolOptions host_pool;
 };
 
 // Owns device and executor. Thread-compatible.
@@ -101,6 +104,7 @@ class Engine {
 
   PreparedProgram prepared_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<HostPool> host_pool_;  // outlives the executor's tasks
   std::unique_ptr<Executor> executor_;
 };
 

@@ -98,6 +98,8 @@ Trainer::Trainer(const TrainConfig& config, const TrainerOptions& options)
   engine_options.device_ordinal = options_.local_rank;
   engine_options.cpu.device_memory_limit = config_.device_memory_limit;
   engine_options.cpu.host_memory_limit = config_.host_memory_limit;
+  engine_options.host_pool.local_rank = options_.local_rank;
+  engine_options.host_pool.local_world_size = options_.local_world_size;
   engine_options.cpu.compute_threads =
       ComputeThreads(options_.local_world_size);
   engine_options.executor.trace = !config_.trace.empty();

@@ -17,13 +17,17 @@ std::atomic<int64_t> host_allocations{0};
 }  // namespace
 
 #ifdef PLO_COUNT_HOST_ALLOCATIONS
-void* operator new(size_t size) {
+// Inlined, malloc and free would look mismatched to the compiler.
+#define PLO_NOINLINE __attribute__((noinline))
+PLO_NOINLINE void* operator new(size_t size) {
   host_allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* data = std::malloc(size)) return data;
   throw std::bad_alloc();
 }
-void operator delete(void* data) noexcept { std::free(data); }
-void operator delete(void* data, size_t) noexcept { std::free(data); }
+PLO_NOINLINE void operator delete(void* data) noexcept { std::free(data); }
+PLO_NOINLINE void operator delete(void* data, size_t) noexcept {
+  std::free(data);
+}
 #endif
 
 namespace plo {

@@ -8,19 +8,16 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 
-std::vector<std::string> Gpt(int layers, int hidden, const char* offload) {
-  return {"plan",
-          "--model=gpt",
-          "--layers=" + std::to_string(layers),
-          "--hidden=" + std::to_string(hidden),
-          "--heads=16",
-          "--seq_len=1024",
-          "--vocab_size=50304",
-          "--micro_batch=4",
-          "--world_size=2",
-          "--dtype=bf16",
-          "--sharding_stage=2",
-          std::string("--offload=") + offload};
+std::vector<std::string> Gpt(int layers, int hidden,
+                             const std::string& offload) {
+  std::vector<std::string> args = {
+      "plan",           "--model=gpt",        "--heads=16",
+      "--seq_len=1024", "--vocab_size=50304", "--micro_batch=4",
+      "--dtype=bf16",   "--world_size=2",     "--sharding_stage=2"};
+  args.push_back("--layers=" + std::to_string(layers));
+  args.push_back("--hidden=" + std::to_string(hidden));
+  args.push_back("--offload=" + offload);
+  return args;
 }
 
 void ExpectPlan(int layers, int hidden, int64_t limit) {
