@@ -33,13 +33,14 @@ TEST(FaultCli, AKilledRankEndsTheOthers) {
     const int port = FreePort();
     PloProcess rank0(kLongRun, Rank(0, 2, port));
     PloProcess rank1(kLongRun, Rank(1, 2, port));
-    // Steps are being made once rank 0 logs them.
+    // Steps are being made once rank 0 logs the first.
     for (int i = 0; i < 600; ++i) {
-      if (rank0.ErrSoFar().find("step 2") != std::string::npos) break;
+      if (rank0.ErrSoFar().find("step 1/") != std::string::npos) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    ASSERT_NE(rank0.ErrSoFar().find("step 2"), std::string::npos)
+    ASSERT_NE(rank0.ErrSoFar().find("step 1/"), std::string::npos)
         << rank0.ErrSoFar() << rank1.ErrSoFar();
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
     PloProcess& dead = victim == 0 ? rank0 : rank1;
     PloProcess& alive = victim == 0 ? rank1 : rank0;
     dead.Kill();

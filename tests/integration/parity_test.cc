@@ -24,9 +24,9 @@ class Parity : public testing::TestWithParam<const char*> {
 TEST_P(Parity, BitsAndBytesOfAllVariants) {
   const std::string dtype = GetParam();
   const nlohmann::json report = RunPloJson(
-      {"compare", "--device=cpu", "--nproc=2", "--model=gpt", "--layers=3",
-       "--hidden=96", "--heads=3", "--seq_len=32", "--micro_batch=2",
-       "--accumulate_steps=2", "--steps=5", "--clip_norm=1.0",
+      {"compare", "--device=cpu", "--nproc=2", "--model=gpt", "--layers=4",
+       "--hidden=256", "--heads=4", "--seq_len=128", "--micro_batch=4",
+       "--accumulate_steps=2", "--steps=3", "--clip_norm=1.0",
        "--dtype=" + dtype,
        "--variants=base:offload=none;"
        "sync:offload=optimizer,offload_mode=sync;"
@@ -40,8 +40,8 @@ TEST_P(Parity, BitsAndBytesOfAllVariants) {
   }
   ASSERT_EQ(variants.size(), 8u);
   const nlohmann::json& base = variants["base"];
-  ASSERT_EQ(base["losses"].size(), 5u);
-  EXPECT_NE(base["losses"][0], base["losses"][4]);
+  ASSERT_EQ(base["losses"].size(), 3u);
+  EXPECT_NE(base["losses"][0], base["losses"][2]);
 
   for (const auto& [name, variant] : variants) {
     SCOPED_TRACE(name);
@@ -71,8 +71,11 @@ TEST_P(Parity, BitsAndBytesOfAllVariants) {
   // M5: what offload promises to save.
   EXPECT_GE(Peak(base) - Peak(variants["overlap"]), 0.98 * state);
   EXPECT_GE(Peak(base) - Peak(variants["sync"]), 0.98 * state);
+  if (dtype != "fp32") {
+    EXPECT_LE(Peak(variants["overlap"]), 0.65 * Peak(base));
+  }
   // Half, within a bucket: no bucket holds more than a block.
-  const int64_t block = state_per_param * (12 * 96 * 96 + 13 * 96) / 2;
+  const int64_t block = state_per_param * (12 * 256 * 256 + 13 * 256) / 2;
   EXPECT_NEAR(Category(variants["half"], "optimizer_state"), state / 2, block);
   EXPECT_LT(Peak(variants["full"]), Peak(base));
   EXPECT_GT(Peak(variants["norec"]), Peak(base));
