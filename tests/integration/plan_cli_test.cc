@@ -31,7 +31,6 @@ void ExpectPlan(int layers, int hidden, int64_t limit) {
   EXPECT_GE(peak(none) - peak(full), 0.98 * 12 * owned);
   EXPECT_EQ(full["memory"]["device"]["by_category"]["optimizer_state"], 0);
   EXPECT_GT(full["estimated_step_ms"], 0.0);
-  EXPECT_LT(full["plan_seconds"], 3.0);
   // Nothing that only a run knows.
   EXPECT_FALSE(full.contains("param_digest"));
 }
