@@ -8,6 +8,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "framework/plan/simulator.h"
 #include "paddle_lite_offload/train_config_fields.h"
 
 namespace plo {
@@ -202,6 +203,8 @@ void ValidateTrainConfig(const TrainConfig& c, int world_size) {
               "--save_every: checkpoints are not built yet");
   PLO_ENFORCE(c.resume.empty(), kUnimplemented,
               "--resume: checkpoints are not built yet");
+  // A bad file is found now, not when the estimate is made after the last step.
+  if (!c.rates.empty()) LoadRates(c.rates);
 }
 
 Program BuildModel(const TrainConfig& c, ModelMode mode) {
