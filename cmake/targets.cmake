@@ -3,9 +3,14 @@ add_library(plo_options INTERFACE)
 target_include_directories(plo_options INTERFACE ${PROJECT_SOURCE_DIR}
                                                  ${PROJECT_BINARY_DIR}/generated)
 target_compile_options(plo_options INTERFACE
-  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wimplicit-fallthrough
-  -ffp-contract=off # the numerical contract names each fma
-  $<$<BOOL:${PLO_WARNINGS_AS_ERRORS}>:-Werror>)
+  # -ffp-contract: the numerical contract names each fma.
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;-Wimplicit-fallthrough;-ffp-contract=off>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra;--expt-relaxed-constexpr>")
+if(PLO_WARNINGS_AS_ERRORS)
+  target_compile_options(plo_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Werror>
+    "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>")
+endif()
 find_program(PLO_MOLD mold)
 if(PLO_MOLD)
   target_link_options(plo_options INTERFACE -fuse-ld=mold)

@@ -47,6 +47,7 @@ PreparedProgram Prepare(Program program, const PrepareOptions& options,
   plan_options.fetches = {program.mean_loss, program.step_record};
   plan_options.device_memory_limit = options.device_memory_limit;
   plan_options.host_memory_limit = options.host_memory_limit;
+  plan_options.device = options.device;
   for (EvalProgram& eval : evals) {
     RunPipeline(eval.program, eval.pipeline, "");
     std::vector<VarId> fetches;

@@ -36,6 +36,7 @@ struct PrepareOptions {
   std::string dump_ir_dir = {};  // the program after each pass; "": nowhere
   int64_t device_memory_limit = 0;
   int64_t host_memory_limit = 0;
+  DeviceKind device = DeviceKind::kCpu;
 };
 
 // Programs rewritten by their pipelines, and the plan that runs them. The plan

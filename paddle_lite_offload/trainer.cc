@@ -44,13 +44,15 @@ int ComputeThreads(int local_world_size) {
   return std::max(1, CPU_COUNT(&cores) / local_world_size);
 }
 
-PreparedProgram PrepareRun(const TrainConfig& config, int world_size) {
+PreparedProgram PrepareRun(const TrainConfig& config, int world_size,
+                           DeviceKind device) {
   Program program = BuildModel(config);
   PrepareOptions options;
   options.pipeline = DefaultPipeline(MakePipelineOptions(config, world_size));
   options.dump_ir_dir = config.dump_ir_dir;
   options.device_memory_limit = config.device_memory_limit;
   options.host_memory_limit = config.host_memory_limit;
+  options.device = device;
   std::vector<EvalProgram> evals;
   if (config.generate > 0) {
     evals.push_back({BuildModel(config, ModelMode::kGenerate),
@@ -103,8 +105,9 @@ Trainer::Trainer(const TrainConfig& config, const TrainerOptions& options)
   engine_options.cpu.compute_threads =
       ComputeThreads(options_.local_world_size);
   engine_options.executor.trace = !config_.trace.empty();
-  engine_ = std::make_unique<Engine>(PrepareRun(config_, world_size_),
-                                     options_.comm, engine_options);
+  engine_ = std::make_unique<Engine>(
+      PrepareRun(config_, world_size_, engine_options.device), options_.comm,
+      engine_options);
   const int64_t items_per_sample = config_.model == "gpt" ? config_.seq_len : 1;
   tokens_per_step_ = config_.micro_batch * config_.accumulate_steps *
                      world_size_ * items_per_sample;
@@ -192,10 +195,10 @@ std::string Trainer::Generate() {
 
 TrainReport PlanReport(const TrainConfig& config, int world_size) {
   ValidateTrainConfig(config, world_size);
-  const PreparedProgram prepared = PrepareRun(config, world_size);
   // "auto" means a GPU: plans are made on machines that have none.
   const DeviceKind device =
       config.device == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda;
+  const PreparedProgram prepared = PrepareRun(config, world_size, device);
   TrainReport report = MakeReport(config, world_size, device, prepared);
   report.estimated_step_ms = EstimateStepMs(config, prepared);
   return report;

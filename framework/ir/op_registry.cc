@@ -113,6 +113,13 @@ const Var& OpView::Out(std::string_view slot, int i) const {
 
 // --- OpRegistry ---
 
+int64_t OpSchema::WorkspaceBytes(const OpView& op, DeviceKind device) const {
+  const bool on_cuda =
+      device == DeviceKind::kCuda && op.op().stream != StreamKind::kHost;
+  const auto& bytes = on_cuda ? cuda_workspace_bytes : workspace_bytes;
+  return bytes ? bytes(op) : 0;
+}
+
 OpRegistry& OpRegistry::Global() {
   static OpRegistry registry;
   return registry;

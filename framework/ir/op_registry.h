@@ -131,8 +131,10 @@ struct OpSchema {
   // Null: not differentiable; append_backward throws when a grad reaches it.
   std::function<void(GradContext&)> grad;
   // Scratch bytes on the device, an exact figure known without a device: the
-  // kernel touches all of it and nothing more. Null means none.
+  // kernel touches all of it and nothing more. Null means none. The CPU's and
+  // CUDA's kernels of an op need different amounts.
   std::function<int64_t(const OpView&)> workspace_bytes;
+  std::function<int64_t(const OpView&)> cuda_workspace_bytes;
   // Null: the planner counts operand bytes and no flops.
   std::function<OpCost(const OpView&)> cost;
 
@@ -154,6 +156,10 @@ struct OpSchema {
   // on kPinned operands on the host stream; copies join both.
   enum class Where { kDeviceOnly, kDeviceOrHost, kCopy };
   Where where = Where::kDeviceOnly;
+
+  // Scratch of the op where it runs on `device`; ops of the host stream run on
+  // the CPU everywhere.
+  int64_t WorkspaceBytes(const OpView& op, DeviceKind device) const;
 };
 
 class OpRegistry {

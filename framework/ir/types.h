@@ -56,6 +56,7 @@ int64_t ByteSize(DType dtype, const Shape& shape);
 // numpy broadcasting of two shapes. Throws InvalidArgument naming both.
 Shape BroadcastShapes(const Shape& a, const Shape& b);
 
+enum class DeviceKind : uint8_t { kCpu, kCuda };
 enum class Place : uint8_t { kDevice, kPinned };
 enum class StreamKind : uint8_t { kCompute, kComm, kD2H, kH2D, kHost };
 inline constexpr int kStreamCount = 5;

@@ -53,8 +53,8 @@ std::unordered_set<VarId> ReadFirst(const Program& program) {
 
 class LaunchBuilder {
  public:
-  LaunchBuilder(const OpRegistry& registry, Plan& plan)
-      : registry_(registry), plan_(plan) {}
+  LaunchBuilder(const OpRegistry& registry, DeviceKind device, Plan& plan)
+      : registry_(registry), device_(device), plan_(plan) {}
 
   void BuildMain(const Program& program, const std::vector<VarId>& fetches) {
     Enter(program, 0);
@@ -186,9 +186,8 @@ class LaunchBuilder {
       for (VarId v : slot.vars) launch.operands.push_back(VarOperand(v, true));
     }
     const OpSchema& schema = registry_.Get(op.type);
-    if (schema.workspace_bytes) {
-      launch.workspace_bytes = schema.workspace_bytes(OpView(*program_, op));
-    }
+    launch.workspace_bytes =
+        schema.WorkspaceBytes(OpView(*program_, op), device_);
     PLO_ENFORCE(launch.workspace_bytes >= 0, kInternal, Describe(op), ": ",
                 launch.workspace_bytes, " bytes of workspace");
     if (launch.workspace_bytes > 0) {
@@ -269,6 +268,7 @@ class LaunchBuilder {
   }
 
   const OpRegistry& registry_;
+  const DeviceKind device_;
   Plan& plan_;
   const Program* program_ = nullptr;
   const Program* main_ = nullptr;
@@ -301,7 +301,7 @@ void BuildLaunches(const Program& program, const PlanOptions& options,
   PLO_ENFORCE(program.accumulate_steps >= 1, kInvalidArgument, "program '",
               program.name, "' has accumulate_steps ",
               program.accumulate_steps);
-  LaunchBuilder builder(registry, plan);
+  LaunchBuilder builder(registry, options.device, plan);
   builder.BuildMain(program, options.fetches);
   for (size_t i = 0; i < options.eval_programs.size(); ++i) {
     builder.BuildEval(*options.eval_programs[i], i < options.eval_fetches.size()

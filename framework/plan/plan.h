@@ -144,6 +144,7 @@ struct PlanOptions {
   std::vector<std::vector<VarId>> eval_fetches;
   int64_t device_memory_limit = 0;  // bytes; 0 means none
   int64_t host_memory_limit = 0;
+  DeviceKind device = DeviceKind::kCpu;  // whose kernels need the workspaces
 };
 
 // Throws OutOfMemory when a limit cannot be met, naming the op at the peak, the

@@ -16,8 +16,6 @@
 
 namespace plo {
 
-enum class DeviceKind : uint8_t { kCpu, kCuda };
-
 // What changes from one issue of a launch to the next.
 struct StepInfo {
   int64_t data_step = 0;  // counts skipped steps too
@@ -31,6 +29,10 @@ struct Task {
               void* native_stream) = nullptr;
   void* context = nullptr;
   StepInfo step;
+  // False promises that no Wait() will name this launch: a device may then
+  // spare an event. Synchronize() may, and may then wait for later launches
+  // too.
+  bool waited_on = true;
 };
 
 using StreamId = int32_t;

@@ -53,6 +53,7 @@ struct BoundLaunch {
   std::byte* ring = nullptr;  // slot 0; null for ops
   int64_t slot_bytes = 0;
 
+  bool waited_on = false;  // another stream waits for it
   Ticket last_ticket = 0;  // 0: never issued
   uint64_t runs = 0;       // worker: times its turn came, skipped or not
 

@@ -256,6 +256,11 @@ void ExecutorCore::BindGraph(const Program& of_program,
     graph.launches.back().position = position;
     if (launch.stream == StreamKind::kCompute) ++position;
   }
+  for (const Launch& launch : graph_plan.launches) {
+    for (const LaunchIndex index : launch.waits) {
+      graph.launches[static_cast<size_t>(index)].waited_on = true;
+    }
+  }
   auto find = [&](LaunchKind kind, VarId var) {
     for (BoundLaunch& bound : graph.launches) {
       if (bound.launch->kind == kind && bound.launch->var == var) return &bound;

@@ -170,6 +170,7 @@ void ExecutorCore::Issue(BoundGraph& graph, BoundLaunch& bound,
   task.context = &bound;
   task.step.data_step = data_step;
   task.step.micro_index = micro_index;
+  task.waited_on = bound.waited_on;
   if (check_ == nullptr) {
     issued_[stream] = device.Launch(bound.stream, task);
   } else {

@@ -1,0 +1,33 @@
+# Sets PLO_HAS_CUDA, and finds what the CUDA device is built with. Without nvcc
+# the CUDA device is absent: framework/runtime/no_cuda.cc answers for it.
+set(PLO_HAS_CUDA OFF)
+if(NOT PLO_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  list(APPEND CMAKE_PROGRAM_PATH /usr/local/cuda/bin)
+  find_program(PLO_NVCC nvcc)
+  if(PLO_NVCC AND NOT CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_COMPILER ${PLO_NVCC})
+  endif()
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_ARCHITECTURES ${PLO_CUDA_ARCHITECTURES})
+    enable_language(CUDA)
+    # CMake 3.25 does not know that nvcc speaks C++20.
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+    endif()
+    find_package(CUDAToolkit REQUIRED)
+    find_library(PLO_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR}
+                 REQUIRED)
+    find_path(PLO_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
+              REQUIRED)
+    add_library(plo_nccl INTERFACE)
+    target_link_libraries(plo_nccl INTERFACE ${PLO_NCCL_LIBRARY})
+    target_include_directories(plo_nccl SYSTEM INTERFACE ${PLO_NCCL_INCLUDE})
+    set(PLO_HAS_CUDA ON)
+  elseif(PLO_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "PLO_CUDA is ON, but there is no nvcc")
+  endif()
+endif()
+message(STATUS "CUDA device: ${PLO_HAS_CUDA}")
