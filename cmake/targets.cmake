@@ -3,9 +3,9 @@ add_library(plo_options INTERFACE)
 target_include_directories(plo_options INTERFACE ${PROJECT_SOURCE_DIR}
                                                  ${PROJECT_BINARY_DIR}/generated)
 target_compile_options(plo_options INTERFACE
-  # -ffp-contract: the numerical contract names each fma.
+  # -ffp-contract, --fmad: the numerical contract names each fma.
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;-Wimplicit-fallthrough;-ffp-contract=off>"
-  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra;--expt-relaxed-constexpr>")
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra;--expt-relaxed-constexpr;--fmad=false>")
 if(PLO_WARNINGS_AS_ERRORS)
   target_compile_options(plo_options INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-Werror>

@@ -1,4 +1,5 @@
-// Walks tensors of different shapes together, without allocating.
+// Walks tensors of different shapes together, without allocating. Functions are
+// constexpr where kernels of an accelerator call them too.
 #ifndef PLO_OPERATORS_BROADCAST_H_
 #define PLO_OPERATORS_BROADCAST_H_
 
@@ -49,15 +50,16 @@ struct StridedLoop {
     rank = 1;
   }
 
-  int64_t inner() const { return size[rank - 1]; }
+  constexpr int64_t inner() const { return size[rank - 1]; }
   // Product of the sizes of dimensions [0, last).
-  int64_t Count(int last) const {
+  constexpr int64_t Count(int last) const {
     int64_t n = 1;
     for (int i = 0; i < last; ++i) n *= size[i];
     return n;
   }
   // Offsets of point `index` of the dimensions [0, last), in C order.
-  std::array<int64_t, kOperands> Offsets(int64_t index, int last) const {
+  constexpr std::array<int64_t, kOperands> Offsets(int64_t index,
+                                                   int last) const {
     std::array<int64_t, kOperands> offsets{};
     for (int i = last - 1; i >= 0; --i) {
       const int64_t at = index % size[i];
