@@ -12,6 +12,7 @@
 #include "framework/ir/types.h"
 #include "framework/runtime/kernel.h"
 #include "operators/convert.h"
+#include "operators/rows.h"
 
 namespace plo {
 
@@ -28,14 +29,6 @@ decltype(auto) DispatchFloat(DType dtype, Fn&& fn) {
     default:
       PLO_THROW(kInternal, "kernel for a float dtype got ", dtype);
   }
-}
-
-// Address of element `index` of an array of `dtype`.
-inline const void* ElementAt(DType dtype, const void* data, int64_t index) {
-  return static_cast<const std::byte*>(data) + index * SizeOf(dtype);
-}
-inline void* ElementAt(DType dtype, void* data, int64_t index) {
-  return static_cast<std::byte*>(data) + index * SizeOf(dtype);
 }
 
 // `n` elements from `index` on as fp32: in place for fp32, else through
@@ -67,16 +60,6 @@ void ForRowChunks(int64_t n, Fn&& fn) {
   for (int64_t begin = 0; begin < n; begin += kRowChunk) {
     fn(begin, std::min(kRowChunk, n - begin));
   }
-}
-
-// Last dimension and the product of the others; a scalar is one row of one.
-inline int64_t RowLength(const Shape& shape) {
-  return shape.rank() == 0 ? 1 : shape[shape.rank() - 1];
-}
-inline int64_t RowCount(const Shape& shape) {
-  int64_t rows = 1;
-  for (int i = 0; i + 1 < shape.rank(); ++i) rows *= shape[i];
-  return rows;
 }
 
 // Below this many elements a loop is not worth a fork.

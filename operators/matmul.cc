@@ -9,62 +9,14 @@
 #include <utility>
 #include <vector>
 
+#include "operators/cublas_workspace.h"
 #include "operators/kernel_util.h"
+#include "operators/matmul_geometry.h"
 #include "operators/onednn_utils.h"
 #include "operators/schema_util.h"
 
 namespace plo {
 namespace {
-
-// One GEMM, or a batch of equal ones.
-struct Geometry {
-  Shape out;
-  bool batched = false;
-  int64_t m = 0, n = 0, k = 0, k_of_y = 0;
-  int64_t x_cols = 0, y_cols = 0;  // row strides as stored
-  Shape x_lead, y_lead, lead;      // of a batch
-};
-
-// `shape` as a matrix: leading dimensions collapsed.
-std::pair<int64_t, int64_t> AsMatrix(const Shape& shape) {
-  return {RowCount(shape), RowLength(shape)};
-}
-
-std::pair<int64_t, int64_t> LastTwo(const Shape& shape) {
-  return {shape.dim(-2), shape.dim(-1)};
-}
-
-// Both shapes have rank 2 or more.
-Geometry GeometryOf(const Shape& x, const Shape& y, const AttrMap& attrs) {
-  const bool trans_x = attrs.GetBool("trans_x");
-  const bool trans_y = attrs.GetBool("trans_y");
-  const bool collapse = attrs.GetBool("collapse");
-  Geometry g;
-  g.batched = !collapse && y.rank() > 2;
-  auto [x_rows, x_cols] = g.batched ? LastTwo(x) : AsMatrix(x);
-  auto [y_rows, y_cols] = g.batched ? LastTwo(y) : AsMatrix(y);
-  g.x_cols = x_cols;
-  g.y_cols = y_cols;
-  g.m = trans_x ? x_cols : x_rows;
-  g.k = trans_x ? x_rows : x_cols;
-  g.k_of_y = trans_y ? y_cols : y_rows;
-  g.n = trans_y ? y_rows : y_cols;
-  std::vector<int64_t> dims;
-  if (g.batched) {
-    g.x_lead = LeadingDims(LeadingDims(x));
-    g.y_lead = LeadingDims(LeadingDims(y));
-    g.lead = BroadcastShapes(g.x_lead, g.y_lead);
-    dims = g.lead.dims();
-    dims.push_back(g.m);
-  } else if (collapse || trans_x) {
-    dims = {g.m};
-  } else {
-    dims = LeadingDims(x).dims();
-  }
-  dims.push_back(g.n);
-  g.out = Shape(std::move(dims));
-  return g;
-}
 
 void Infer(InferContext& c) {
   RequireFloat(c, "x");
@@ -73,9 +25,9 @@ void Infer(InferContext& c) {
   const Shape& y = c.shape("y");
   c.Require(x.rank() >= 2 && y.rank() >= 2, "operands have ranks ", x.rank(),
             " and ", y.rank(), ", at least 2 is needed");
-  Geometry g;
+  MatmulGeometry g;
   try {
-    g = GeometryOf(x, y, c.attrs());
+    g = MatmulGeometryOf(x, y, c.attrs());
   } catch (const Error& error) {
     c.Fail("the batches do not match: ", error.message());
   }
@@ -98,7 +50,8 @@ void EmitProduct(GradContext& c, std::string_view slot, VarId a, VarId b,
   attrs.Set("collapse", collapse);
   const Program& p = c.program();
   const Var& operand = p.var(c.op().In1(slot));
-  const Shape product = GeometryOf(p.var(a).shape, p.var(b).shape, attrs).out;
+  const Shape product =
+      MatmulGeometryOf(p.var(a).shape, p.var(b).shape, attrs).out;
   if (product == operand.shape) {
     const VarId grad = c.InGrad(slot);
     c.Emit("matmul", {{"x", {a}}, {"y", {b}}}, {{"out", {grad}}}, attrs);
@@ -123,7 +76,7 @@ void Grad(GradContext& c) {
   const bool trans_y = op.attrs.GetBool("trans_y");
   const Shape& x_shape = c.program().var(x).shape;
   const Shape& y_shape = c.program().var(y).shape;
-  const Geometry g = GeometryOf(x_shape, y_shape, op.attrs);
+  const MatmulGeometry g = MatmulGeometryOf(x_shape, y_shape, op.attrs);
   // The forms below would need a view of an operand in another shape.
   const bool reshaped = g.batched
                             ? (x_shape.rank() == 2 && trans_y)
@@ -157,14 +110,14 @@ void Grad(GradContext& c) {
   }
 }
 
-Geometry GeometryOf(const OpView& op) {
-  return GeometryOf(op.In("x").shape, op.In("y").shape, op.attrs());
+MatmulGeometry MatmulGeometryOf(const OpView& op) {
+  return MatmulGeometryOf(op.In("x").shape, op.In("y").shape, op.attrs());
 }
 
 // A batch of at least this many fp32 products has one thread for each.
 constexpr int64_t kParallelBatch = 4;
 
-GemmCall CallOf(const Geometry& g, DType dtype, const AttrMap& attrs) {
+GemmCall CallOf(const MatmulGeometry& g, DType dtype, const AttrMap& attrs) {
   GemmCall call;
   call.dtype = dtype;
   call.trans_a = attrs.GetBool("trans_x");
@@ -179,51 +132,37 @@ GemmCall CallOf(const Geometry& g, DType dtype, const AttrMap& attrs) {
   return call;
 }
 
-bool RunsInParallel(const Geometry& g, DType dtype) {
+bool RunsInParallel(const MatmulGeometry& g, DType dtype) {
   return g.batched && dtype == DType::kFp32 && g.lead.numel() >= kParallelBatch;
 }
 
 int64_t WorkspaceBytes(const OpView& op) {
-  const Geometry g = GeometryOf(op);
+  const MatmulGeometry g = MatmulGeometryOf(op);
   const DType dtype = op.In("x").dtype;
   if (g.out.numel() == 0 || RunsInParallel(g, dtype)) return 0;
   return GemmWorkspaceBytes(CallOf(g, dtype, op.attrs()));
 }
 
+int64_t CudaWorkspaceBytes(const OpView& op) {
+  const MatmulGeometry g = MatmulGeometryOf(op);
+  return CublasWorkspaceBytes(g.out.numel(), g.k);
+}
+
 OpCost Cost(const OpView& op) {
-  const Geometry g = GeometryOf(op);
+  const MatmulGeometry g = MatmulGeometryOf(op);
   return {2.0 * static_cast<double>(g.out.numel()) * static_cast<double>(g.k),
           OperandBytes(op)};
 }
 
-// Elements to skip in an operand of `lead` batch dimensions for each index of
-// the batch `full`; broadcast dimensions do not move.
-std::vector<int64_t> BatchOffsets(const Shape& lead, const Shape& full,
-                                  int64_t matrix) {
-  std::vector<int64_t> offsets(static_cast<size_t>(full.numel()));
-  for (int64_t i = 0; i < full.numel(); ++i) {
-    int64_t rest = i, stride = matrix, offset = 0;
-    for (int axis = 1; axis <= full.rank(); ++axis) {
-      const int64_t index = rest % full.dim(-axis);
-      rest /= full.dim(-axis);
-      if (axis > lead.rank()) continue;
-      if (lead.dim(-axis) != 1) offset += index * stride;
-      stride *= lead.dim(-axis);
-    }
-    offsets[static_cast<size_t>(i)] = offset;
-  }
-  return offsets;
-}
-
 struct Launch {
-  Geometry g;
+  MatmulGeometry g;
   std::vector<int64_t> x_offsets, y_offsets;
 };
 
 Launch MakeLaunch(KernelContext& c) {
   Launch launch;
-  Geometry& g = launch.g;
-  g = GeometryOf(c.In("x").shape, c.In("y").shape, c.attrs());
+  MatmulGeometry& g = launch.g;
+  g = MatmulGeometryOf(c.In("x").shape, c.In("y").shape, c.attrs());
   if (g.batched) {
     launch.x_offsets = BatchOffsets(g.x_lead, g.lead, g.m * g.k);
     launch.y_offsets = BatchOffsets(g.y_lead, g.lead, g.k * g.n);
@@ -235,7 +174,7 @@ Launch MakeLaunch(KernelContext& c) {
 
 void MatmulKernel(KernelContext& c) {
   const Launch& launch = c.Cached<Launch>([&] { return MakeLaunch(c); });
-  const Geometry& g = launch.g;
+  const MatmulGeometry& g = launch.g;
   const Tensor& x = c.In("x");
   const Tensor& y = c.In("y");
   const Tensor& out = c.Out("out");
@@ -271,6 +210,7 @@ void RegisterMatmul(OpRegistry& ops, KernelRegistry& kernels) {
   s.infer = Infer;
   s.grad = Grad;
   s.workspace_bytes = WorkspaceBytes;
+  s.cuda_workspace_bytes = CudaWorkspaceBytes;
   s.cost = Cost;
   s.aliases = {{"out", "acc"}};
   ops.Register(std::move(s));
