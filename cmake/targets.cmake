@@ -34,6 +34,20 @@ endfunction()
 # All that the thread sanitizer build needs.
 add_custom_target(async_tests)
 
+# plo_gpu_test(NAME TARGET FILTER): a ctest entry, labelled gpu, that runs tests
+# of a plo_test binary on the GPU (PLO_TEST_DEVICE=cuda); skipped, with the
+# reason, where there is none. scripts/gpu_bundle takes the binaries along.
+set_property(GLOBAL PROPERTY PLO_GPU_TESTS "")
+function(plo_gpu_test name target filter)
+  add_test(NAME ${name} COMMAND ${target} --gtest_filter=${filter}
+           WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS gpu TIMEOUT 300
+                       SKIP_REGULAR_EXPRESSION "no usable GPU"
+                       ENVIRONMENT
+                       "PLO_BINARY_DIR=${PROJECT_BINARY_DIR};PLO_TEST_DEVICE=cuda")
+  set_property(GLOBAL APPEND PROPERTY PLO_GPU_TESTS "${name} ${target} ${filter}")
+endfunction()
+
 # plo_test(NAME SOURCES... LINK libs... LABELS labels...): one gtest binary,
 # run as one ctest entry.
 function(plo_test name)
@@ -42,7 +56,7 @@ function(plo_test name)
   target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gtest GTest::gmock
                                         GTest::gtest_main)
   # Tests spend their build time in headers, not in optimised code.
-  target_compile_options(${name} PRIVATE -O1)
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
   target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h>
                             <functional> <map> <memory> <string> <vector>)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})

@@ -10,16 +10,11 @@
 
 #include "framework/ir/error.h"
 #include "framework/ir/types.h"
+#include "framework/runtime/cuda_status.h"
 #include "framework/runtime/kernel.h"
 
 namespace plo {
 
-// Throws Internal naming the call that failed. The launch that failed is named
-// by the executor.
-inline void CheckCuda(cudaError_t status, const char* what) {
-  PLO_ENFORCE(status == cudaSuccess, kInternal, what, ": ",
-              cudaGetErrorName(status), ", ", cudaGetErrorString(status));
-}
 // After a kernel launch.
 inline void CheckLaunch(const char* kernel) {
   CheckCuda(cudaGetLastError(), kernel);

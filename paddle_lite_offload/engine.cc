@@ -96,9 +96,8 @@ Engine::Engine(PreparedProgram prepared, Comm* comm,
 Engine::~Engine() = default;
 
 void Engine::Start(Comm* comm, const EngineOptions& options) {
-  device_ = options.device == DeviceKind::kCuda
-                ? CreateCudaDevice(options.device_ordinal)
-                : CreateCpuDevice(options.cpu);
+  device_ = options.device == DeviceKind::kCuda ? CreateCudaDevice(options.cuda)
+                                                : CreateCpuDevice(options.cpu);
   std::vector<const Program*> evals;
   for (const Program& eval : prepared_.eval_programs) evals.push_back(&eval);
   ExecutorOptions executor_options = options.executor;

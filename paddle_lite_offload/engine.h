@@ -64,8 +64,8 @@ struct StepResult {
 
 struct EngineOptions {
   DeviceKind device = DeviceKind::kCpu;
-  int device_ordinal = 0;
   CpuDeviceOptions cpu;
+  CudaDeviceOptions cuda;
   ExecutorOptions executor;
   // Threads of the host Adam; made when the program updates on the host.
   HostPoolOptions host_pool;

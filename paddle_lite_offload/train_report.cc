@@ -122,6 +122,9 @@ void ExchangeMemory(Comm& comm, MemoryReport& memory) {
   if (memory.measured) {
     memory.measured->rss_peak_bytes =
         MaxOverRanks(comm, memory.measured->rss_peak_bytes);
+    if (auto& used = memory.measured->driver_used_bytes) {
+      used = MaxOverRanks(comm, *used);
+    }
   }
   const int64_t peak =
       memory.measured ? memory.measured->peak_bytes : memory.planned_peak_bytes;

@@ -18,6 +18,7 @@ namespace plo {
 struct MeasuredMemory {
   int64_t peak_bytes = 0;
   int64_t rss_peak_bytes = 0;
+  // Of the whole GPU, so that other processes count, too; none on the CPU.
   std::optional<int64_t> driver_used_bytes;
 };
 
@@ -71,7 +72,7 @@ nlohmann::json ToJson(const TrainReport& report);
 void AddPlan(const Plan& plan, int64_t owned_params, TrainReport& report);
 
 // On return every rank has the memory of the rank with the highest peak, and
-// the highest resident set of any rank.
+// the highest resident set and driver-level use of any rank.
 void ExchangeMemory(Comm& comm, MemoryReport& memory);
 
 // `steps_ms` are the durations of steps 1, 2, ...; the median is that of all

@@ -97,7 +97,9 @@ Trainer::Trainer(const TrainConfig& config, const TrainerOptions& options)
   if (rank_ != 0) config_.dump_ir_dir.clear();
   EngineOptions engine_options;
   engine_options.device = ResolveDevice(config_.device);
-  engine_options.device_ordinal = options_.local_rank;
+  engine_options.cuda.ordinal = options_.local_rank;
+  engine_options.cuda.device_memory_limit = config_.device_memory_limit;
+  engine_options.cuda.host_memory_limit = config_.host_memory_limit;
   engine_options.cpu.device_memory_limit = config_.device_memory_limit;
   engine_options.cpu.host_memory_limit = config_.host_memory_limit;
   engine_options.host_pool.local_rank = options_.local_rank;
@@ -119,7 +121,7 @@ void Trainer::Run() {
   last_collected_ms_ = NowMs();
   StepId pending = -1;
   for (int64_t step = 0; step < config_.steps; ++step) {
-    if (!config_.trace.empty() && step + kTracedSteps == config_.steps) {
+    if (!config_.trace.empty() && step + kTracedSteps <= config_.steps) {
       engine_->executor().TakeTrace();  // drops the steps before
     }
     const StepId current =
@@ -170,9 +172,10 @@ TrainReport Trainer::Report() {
   const MemoryMeasurement measured = engine_->executor().MeasureMemory();
   report.memory.live_peak_bytes = measured.live_peak_bytes;
   report.memory.by_category = measured.by_category;
-  report.memory.measured = {.peak_bytes = measured.measured_peak_bytes,
-                            .rss_peak_bytes = PeakResidentBytes(),
-                            .driver_used_bytes = {}};
+  report.memory.measured = {
+      .peak_bytes = measured.measured_peak_bytes,
+      .rss_peak_bytes = PeakResidentBytes(),
+      .driver_used_bytes = measured.device.driver_used_bytes};
   outcome_.times = SummarizeSteps(steps_ms_, tokens_per_step_);
   const uint64_t digest = ParamDigest(engine_->executor());
   outcome_.param_digest = DigestText(digest);

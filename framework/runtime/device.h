@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "framework/ir/types.h"
@@ -45,6 +46,41 @@ struct DeviceStats {
   int64_t pinned_bytes = 0;
   int64_t device_allocations = 0;  // number of Allocate calls ever
   int64_t pinned_allocations = 0;
+  // Part of pinned_bytes that the driver refused to pin: its copies are slow.
+  int64_t pageable_bytes = 0;
+  // What the driver says is used of the whole GPU, by other processes too; null
+  // on the CPU.
+  std::optional<int64_t> driver_used_bytes;
+  // The same before anything was allocated: the context, code, other processes.
+  std::optional<int64_t> driver_context_bytes;
+};
+
+// Where kernels of an accelerator, which cannot throw, leave the first error of
+// their data; in pinned memory. The executor reads it wherever it waits.
+struct DeviceErrorSlot {
+  enum Kind : int32_t { kNone, kIdOutOfRange };
+  int32_t kind = kNone;  // written last
+  int32_t op = -1;       // OpId; -1 while there is no error
+  int64_t element = 0;   // of the op's index operand
+  int64_t value = 0;
+  int64_t bound = 0;
+};
+
+// Times of work that a task enqueues and that runs after the task has returned.
+// Used by the launching thread alone.
+class StreamTracer {
+ public:
+  struct Span {
+    double start_us = 0;  // on std::chrono::steady_clock
+    double duration_us = 0;
+  };
+
+  virtual ~StreamTracer() = default;
+  // Around the enqueuing. Profilers show `name`.
+  virtual int64_t Begin(void* native_stream, const char* name) = 0;
+  virtual void End(int64_t span) = 0;
+  // False while the work runs. Otherwise the span is forgotten.
+  virtual bool Take(int64_t span, Span& result) = 0;
 };
 
 // Thread-compatible; the tasks run on other threads.
@@ -73,10 +109,18 @@ class Device {
   virtual void ClearError() = 0;
   virtual bool has_error() const = 0;
 
-  // Blocking copies between caller's memory and either place; for feeds,
-  // fetches, params, checks. Not ordered with streams.
+  // Blocking copies between caller's memory and either place, or within them;
+  // for feeds, fetches, params, checks. Not ordered with streams.
   virtual void Read(const void* src, void* dst, int64_t bytes) = 0;
   virtual void Write(const void* src, void* dst, int64_t bytes) = 0;
+
+  // For tests, in a task: what it enqueues from now on starts that much later.
+  // `native_stream` is the task's.
+  virtual void Delay(void* native_stream, int microseconds) = 0;
+  // Null where tasks do their work themselves: the caller can time them.
+  virtual StreamTracer* tracer() { return nullptr; }
+  // Null where kernels throw.
+  virtual DeviceErrorSlot* error_slot() { return nullptr; }
 
   virtual DeviceStats stats() const = 0;
 };
@@ -88,8 +132,18 @@ struct CpuDeviceOptions {
 };
 std::unique_ptr<Device> CreateCpuDevice(const CpuDeviceOptions& options = {});
 
-// Throws FailedPrecondition where no usable GPU or CUDA build is present.
-std::unique_ptr<Device> CreateCudaDevice(int ordinal);
+struct CudaDeviceOptions {
+  int ordinal = 0;
+  int64_t device_memory_limit = 0;  // bytes of Allocate(); 0 means none
+  int64_t host_memory_limit = 0;
+  // Memory that the driver refuses to pin is an error; otherwise it stays
+  // pageable, with a warning.
+  bool require_pinned = false;
+};
+// Throws FailedPrecondition, with the reason, where plo is built without CUDA,
+// no driver or GPU is present, or the GPU is older than sm_80.
+std::unique_ptr<Device> CreateCudaDevice(const CudaDeviceOptions& options = {});
+// Whether the first GPU can be used.
 bool CudaDeviceAvailable();
 
 }  // namespace plo

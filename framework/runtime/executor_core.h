@@ -62,6 +62,8 @@ struct BoundLaunch {
   std::byte* slot(uint64_t run) const {
     return ring + static_cast<int64_t>(run % contexts.size()) * slot_bytes;
   }
+  // Calls the kernel and notes when it ran.
+  void RunTraced(KernelContext& context);
   // Start of one of `ranges` in that run.
   std::byte* AddressOf(const BoundRange& range, uint64_t run) const {
     return is_ring() && range.var == kNoId ? slot(run) : range.data;
@@ -115,6 +117,7 @@ class TraceLog {
     double start_us;
     double duration_us;
     int64_t data_step;
+    int64_t span;  // of Device::tracer(), which knows the times; -1: none
   };
   void Add(const Entry& entry) {
     std::lock_guard lock(mutex_);
@@ -205,6 +208,14 @@ class ExecutorCore {
   void WaitForTickets(const std::array<Ticket, kStreamCount>& tickets);
   // Waits for everything issued; errors stay pending.
   void Settle();
+  // Fails the oldest step that may have made it, if a kernel left an error in
+  // KernelEnv::device_error. The kernel also wrote NaN: the steps in flight
+  // skip their updates.
+  void CheckDeviceError();
+  // The step has been waited for.
+  void NoteEnd(StepId step);
+  // The pending error; nothing may be in flight.
+  std::exception_ptr TakeFailure();
   void CheckFeeds(const BoundGraph& graph, const Feeds& feeds) const;
   void CopyFeeds(BoundGraph& graph, const Feeds& feeds);
   std::vector<HostTensor> ReadFetches(const BoundGraph& graph,
@@ -213,6 +224,9 @@ class ExecutorCore {
 
   std::array<Ticket, kStreamCount> issued_{};  // last ticket by stream
   std::array<StepRecord, kFetchSlots> steps_;
+  const BoundGraph* running_ = nullptr;  // the graph last issued
+  StepId steps_without_error_ = 0;       // known from device_error
+  bool device_error_seen_ = false;
   std::unique_ptr<MemoryCheck> check_;  // null: asynchronous runs
 };
 

@@ -1,7 +1,7 @@
 // Executor::Create: checks the plan, allocates the arenas, binds every launch
 // to its kernel and addresses.
 #include <algorithm>
-#include <map>
+#include <array>
 
 #include "framework/ir/error.h"
 #include "framework/ir/verifier.h"
@@ -46,6 +46,8 @@ ExecutorCore::ExecutorCore(const Program& main_program, Plan the_plan,
   env.seed = program.seed;
   env.comm = comm;
   env.pool = options.host_pool;
+  env.device_error = device.error_slot();
+  if (env.device_error != nullptr) *env.device_error = {};
   CheckPlan();
   CheckRanks();
   try {
@@ -260,6 +262,16 @@ void ExecutorCore::BindGraph(const Program& of_program,
     for (const LaunchIndex index : launch.waits) {
       graph.launches[static_cast<size_t>(index)].waited_on = true;
     }
+  }
+  // The caller waits for fetches and, by the last launch of each stream, for
+  // steps; not for what was issued later.
+  std::array<BoundLaunch*, kStreamCount> last{};
+  for (BoundLaunch& bound : graph.launches) {
+    last[static_cast<size_t>(bound.launch->stream)] = &bound;
+    if (bound.launch->kind == LaunchKind::kFetch) bound.waited_on = true;
+  }
+  for (BoundLaunch* bound : last) {
+    if (bound != nullptr) bound->waited_on = true;
   }
   auto find = [&](LaunchKind kind, VarId var) {
     for (BoundLaunch& bound : graph.launches) {

@@ -81,6 +81,11 @@ std::vector<TraceEvent> ExecutorCore::TakeTrace() {
   std::vector<TraceEvent> events;
   for (TraceLog& log : trace) {
     for (const TraceLog::Entry& entry : log.Take()) {
+      StreamTracer::Span span{entry.start_us, entry.duration_us};
+      if (entry.span >= 0 && !device.tracer()->Take(entry.span, span)) {
+        log.Add(entry);  // still runs
+        continue;
+      }
       const Launch& launch = *entry.bound->launch;
       TraceEvent& event = events.emplace_back();
       if (launch.kind == LaunchKind::kOp) {
@@ -92,8 +97,8 @@ std::vector<TraceEvent> ExecutorCore::TakeTrace() {
         event.name += entry.bound->graph->program->var(launch.var).name;
       }
       event.stream = launch.stream;
-      event.start_us = entry.start_us;
-      event.duration_us = entry.duration_us;
+      event.start_us = span.start_us;
+      event.duration_us = span.duration_us;
       event.data_step = entry.data_step;
     }
   }

@@ -1,8 +1,9 @@
 // Executor: enqueuing steps, waiting for them, and their errors.
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <new>
-#include <thread>
 
 #include "framework/ir/error.h"
 #include "framework/runtime/executor_core.h"
@@ -49,6 +50,15 @@ std::exception_ptr WithLaunch(const BoundLaunch& bound) {
   }
 }
 
+// What the message of the CPU's kernel calls an index of the op.
+std::string_view IndexNoun(const Op& op) {
+  for (const Slot& slot : op.inputs) {
+    if (slot.name == "ids") return "token id";
+    if (slot.name == "labels") return "label";
+  }
+  return "index";
+}
+
 }  // namespace
 
 // --- Launches, on their workers ---
@@ -77,7 +87,7 @@ void BoundLaunch::Execute(const StepInfo& step, void* native_stream) {
   try {
     if (options.delay_us) {
       const int us = options.delay_us(launch->stream, launch->op);
-      std::this_thread::sleep_for(std::chrono::microseconds(us));
+      if (us > 0) core->device.Delay(native_stream, us);
     }
 #ifdef PLO_TSAN
     for (const BoundRange& range : ranges) {
@@ -91,17 +101,35 @@ void BoundLaunch::Execute(const StepInfo& step, void* native_stream) {
 #endif
     KernelContext& context = contexts[run % contexts.size()];
     context.Begin(step, native_stream);
-    if (!options.trace) {
+    if (options.trace) {
+      RunTraced(context);
+    } else {
       kernel(context);
-      return;
     }
-    const double start = NowUs();
-    kernel(context);
-    core->trace[static_cast<size_t>(launch->stream)].Add(
-        {this, start, NowUs() - start, step.data_step});
   } catch (...) {
     core->Fail(*this, sequence, WithLaunch(*this));
   }
+}
+
+void BoundLaunch::RunTraced(KernelContext& context) {
+  TraceLog::Entry entry{this, NowUs(), 0, context.step().data_step, -1};
+  void* const native_stream = context.native_stream();
+  StreamTracer* const tracer =
+      native_stream != nullptr ? core->device.tracer() : nullptr;
+  if (tracer == nullptr) {
+    kernel(context);
+    entry.duration_us = NowUs() - entry.start_us;
+  } else {
+    entry.span = tracer->Begin(native_stream, op->type.c_str());
+    try {
+      kernel(context);
+    } catch (...) {
+      tracer->End(entry.span);
+      throw;
+    }
+    tracer->End(entry.span);
+  }
+  core->trace[static_cast<size_t>(launch->stream)].Add(entry);
 }
 
 std::string BoundLaunch::Describe() const {
@@ -198,6 +226,7 @@ void ExecutorCore::IssueChecked(BoundLaunch& bound, const Task& task,
 }
 
 void ExecutorCore::IssueStep(BoundGraph& graph) {
+  running_ = &graph;
   const auto micro_count = static_cast<size_t>(graph.plan->micro_count);
   for (int micro = 0; micro < graph.plan->accumulate_steps; ++micro) {
     for (size_t i = 0; i < micro_count; ++i) {
@@ -215,6 +244,7 @@ void ExecutorCore::IssueStep(BoundGraph& graph) {
 void ExecutorCore::RunStartup() {
   Drain();
   BoundGraph& graph = *graphs[0];
+  running_ = &graph;
   for (BoundLaunch& bound : graph.startup) {
     // Serial: each waits for the one before, whatever its stream.
     Task task;
@@ -232,7 +262,7 @@ void ExecutorCore::RunStartup() {
     if (failure.failed()) break;
   }
   Settle();
-  if (failure.failed()) std::rethrow_exception(failure.Take());
+  if (failure.failed()) std::rethrow_exception(TakeFailure());
 }
 
 StepId ExecutorCore::Run(const Feeds& feeds) {
@@ -240,9 +270,10 @@ StepId ExecutorCore::Run(const Feeds& feeds) {
   CheckFeeds(graph, feeds);
   const auto step = static_cast<StepId>(graph.steps);
   if (step >= kStepsInFlight) {
+    const StepId ended = step - kStepsInFlight;
     WaitForTickets(
-        steps_[static_cast<size_t>((step - kStepsInFlight) % kFetchSlots)]
-            .last_tickets);
+        steps_[static_cast<size_t>(ended % kFetchSlots)].last_tickets);
+    NoteEnd(ended);
   }
   if (failure.failed()) Drain();
   CopyFeeds(graph, feeds);
@@ -274,9 +305,51 @@ void ExecutorCore::WaitForTickets(
       device.ClearError();
     }
   }
+  CheckDeviceError();
 }
 
-void ExecutorCore::Settle() { WaitForTickets(issued_); }
+void ExecutorCore::Settle() {
+  WaitForTickets(issued_);
+  NoteEnd(static_cast<StepId>(graphs[0]->steps) - 1);
+}
+
+void ExecutorCore::NoteEnd(StepId step) {
+  if (!device_error_seen_) {
+    steps_without_error_ = std::max(steps_without_error_, step + 1);
+  }
+}
+
+void ExecutorCore::CheckDeviceError() {
+  DeviceErrorSlot* const slot = env.device_error;
+  if (slot == nullptr || device_error_seen_) return;
+  const int32_t kind = std::atomic_ref(slot->kind).load();
+  if (kind == DeviceErrorSlot::kNone) return;
+  device_error_seen_ = true;
+  const auto sequence = static_cast<uint64_t>(steps_without_error_) *
+                        graphs[0]->launches_per_step();
+  for (const auto* launches : {&running_->startup, &running_->launches}) {
+    for (const BoundLaunch& bound : *launches) {
+      if (bound.is_ring() || bound.op->id != slot->op) continue;
+      const Error error(
+          ErrorCode::kInvalidArgument,
+          StrCat(IndexNoun(*bound.op), " ", slot->value, " at position ",
+                 slot->element, " is out of range [0, ", slot->bound, ")"));
+      Fail(bound, sequence,
+           std::make_exception_ptr(error.WithContext(bound.Describe())));
+      return;
+    }
+  }
+  failure.Set(sequence, std::make_exception_ptr(
+                            Error(ErrorCode::kInternal,
+                                  StrCat("a kernel of unknown op ", slot->op,
+                                         " reports an index out of range"))));
+}
+
+std::exception_ptr ExecutorCore::TakeFailure() {
+  if (env.device_error != nullptr) *env.device_error = {};
+  device_error_seen_ = false;
+  return failure.Take();
+}
 
 void ExecutorCore::Drain() {
   Settle();
@@ -287,7 +360,7 @@ void ExecutorCore::Drain() {
     const auto end = static_cast<uint64_t>(record.step + 1) * per_step;
     if (record.step >= 0 && failure.sequence() < end) record.failed = true;
   }
-  std::rethrow_exception(failure.Take());
+  std::rethrow_exception(TakeFailure());
 }
 
 std::vector<HostTensor> ExecutorCore::Fetch(StepId step) {
@@ -300,6 +373,7 @@ std::vector<HostTensor> ExecutorCore::Fetch(StepId step) {
               kFetchSlots, " steps are kept, and ", next, " have been run");
   const StepRecord& record = steps_[static_cast<size_t>(step % kFetchSlots)];
   WaitForTickets(record.fetch_tickets);
+  NoteEnd(step);
   const uint64_t end =
       static_cast<uint64_t>(step + 1) * graph.launches_per_step();
   if (failure.sequence() < end) Drain();
@@ -318,7 +392,7 @@ std::vector<HostTensor> ExecutorCore::RunEval(int index, const Feeds& feeds) {
   CopyFeeds(graph, feeds);
   IssueStep(graph);
   Settle();
-  if (failure.failed()) std::rethrow_exception(failure.Take());
+  if (failure.failed()) std::rethrow_exception(TakeFailure());
   return ReadFetches(graph, graph.steps - 1);
 }
 

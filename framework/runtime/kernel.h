@@ -31,17 +31,6 @@ struct Tensor {
   }
 };
 
-// Where kernels of an accelerator, which cannot throw, leave the first error of
-// their data; in pinned memory. The executor reads it wherever it waits.
-struct DeviceErrorSlot {
-  enum Kind : int32_t { kNone, kIdOutOfRange };
-  int32_t kind = kNone;  // written last
-  int32_t op = -1;       // OpId; -1 while there is no error
-  int64_t element = 0;   // of the op's index operand
-  int64_t value = 0;
-  int64_t bound = 0;
-};
-
 // What all kernels of an executor share.
 struct KernelEnv {
   int rank = 0;

@@ -4,8 +4,8 @@
 
 namespace plo {
 
-std::unique_ptr<Device> CreateCudaDevice(int ordinal) {
-  PLO_THROW(kFailedPrecondition, "CUDA device ", ordinal,
+std::unique_ptr<Device> CreateCudaDevice(const CudaDeviceOptions& options) {
+  PLO_THROW(kFailedPrecondition, "CUDA device ", options.ordinal,
             " asked for, but plo is built without CUDA / no GPU");
 }
 

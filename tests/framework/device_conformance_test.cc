@@ -1,17 +1,19 @@
 // What every Device implementation promises (device.h).
+#include <array>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "framework/ir/error.h"
 #include "framework/runtime/device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/framework/device_tasks.h"
 
 namespace plo {
 namespace {
@@ -215,15 +217,167 @@ TEST_P(DeviceConformanceTest, DestructionRunsWhatIsQueued) {
   EXPECT_EQ(ran.load(), 20);
 }
 
+// --- Streams of every kind, and the memory that they work on ---
+
+// A number that goes from the host through all streams and comes back.
+TEST_P(DeviceConformanceTest, EveryStreamWaitsForEveryOther) {
+  constexpr int kRounds = 200;
+  struct Copy {
+    Device* device = nullptr;
+    void* dst = nullptr;
+    const void* src = nullptr;
+    int delay_us = 0;
+  };
+  const auto task_of = [](Copy& copy) {
+    Task task;
+    task.context = &copy;
+    task.run = [](void* context, const StepInfo&, void* native_stream) {
+      const Copy& work = *static_cast<Copy*>(context);
+      if (work.delay_us > 0) work.device->Delay(native_stream, work.delay_us);
+      CopyInTask(work.dst, work.src, sizeof(int64_t), native_stream);
+    };
+    return task;
+  };
+  const auto allocate = [&](Place place) {
+    return static_cast<int64_t*>(device_->Allocate(place, sizeof(int64_t)));
+  };
+  int64_t* const sent = allocate(Place::kPinned);
+  int64_t* const received = allocate(Place::kPinned);
+  int64_t* const on_device[] = {allocate(Place::kDevice),
+                                allocate(Place::kDevice),
+                                allocate(Place::kDevice)};
+  const StreamId host = device_->CreateStream(StreamKind::kHost);
+  const StreamId other_host = device_->CreateStream(StreamKind::kHost);
+  const StreamId path[] = {device_->CreateStream(StreamKind::kH2D),
+                           device_->CreateStream(StreamKind::kCompute),
+                           device_->CreateStream(StreamKind::kComm),
+                           device_->CreateStream(StreamKind::kD2H)};
+  std::vector<int64_t> seen;
+  int64_t next = 0;
+  std::function<void()> send = [&] { *sent = ++next; };
+  std::function<void()> receive = [&] { seen.push_back(*received); };
+  // Each stream is the slow one in some rounds.
+  std::vector<std::array<Copy, 4>> copies(kRounds);
+  Ticket last = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    auto& hops = copies[static_cast<size_t>(round)];
+    const void* src = sent;
+    for (int hop = 0; hop < 4; ++hop) {
+      Copy& copy = hops[static_cast<size_t>(hop)];
+      copy.device = device_.get();
+      copy.src = src;
+      copy.dst = hop < 3 ? on_device[hop] : received;
+      copy.delay_us = round % 8 == hop ? 500 : 0;
+      src = copy.dst;
+    }
+    device_->Wait(host, other_host, last);
+    StreamId before = host;
+    Ticket ticket = device_->Launch(host, TaskOf(send));
+    for (int hop = 0; hop < 4; ++hop) {
+      device_->Wait(path[hop], before, ticket);
+      ticket =
+          device_->Launch(path[hop], task_of(hops[static_cast<size_t>(hop)]));
+      before = path[hop];
+    }
+    device_->Wait(other_host, before, ticket);
+    last = device_->Launch(other_host, TaskOf(receive));
+  }
+  device_->Synchronize(other_host, last);
+  ASSERT_EQ(seen.size(), static_cast<size_t>(kRounds));
+  for (int i = 0; i < kRounds; ++i) {
+    ASSERT_EQ(seen[static_cast<size_t>(i)], i + 1);
+  }
+  device_->SynchronizeAll();
+}
+
+// More launches in flight than any pool of events starts with, and waits for
+// old ones among them.
+TEST_P(DeviceConformanceTest, WaitsForOldTickets) {
+  constexpr int kLaunches = 3000;
+  const StreamId compute = device_->CreateStream(StreamKind::kCompute);
+  const StreamId d2h = device_->CreateStream(StreamKind::kD2H);
+  const StreamId host = device_->CreateStream(StreamKind::kHost);
+  auto* const pinned =
+      static_cast<char*>(device_->Allocate(Place::kPinned, kLaunches));
+  struct Work {
+    Device* device;
+    char* pinned;
+    const void* one;  // on the device
+    int index;
+  };
+  void* const one = device_->Allocate(Place::kDevice, 1);
+  device_->Write("\1", one, 1);
+  std::vector<Work> works;
+  for (int i = 0; i < kLaunches; ++i) {
+    works.push_back({device_.get(), pinned, one, i});
+  }
+  Task task;
+  task.run = [](void* context, const StepInfo&, void* native_stream) {
+    const Work& work = *static_cast<Work*>(context);
+    if (work.index % 1000 == 0) work.device->Delay(native_stream, 20000);
+    CopyInTask(work.pinned + work.index, work.one, 1, native_stream);
+  };
+  for (Work& work : works) {
+    task.context = &work;
+    task.waited_on = work.index % 2 == 0;  // a wait for the others still works
+    device_->Launch(compute, task);
+  }
+  int missing = 0;
+  int wanted = 0;
+  std::function<void()> look = [&] {
+    for (int i = 0; i < wanted; ++i) missing += pinned[i] != 1;
+  };
+  for (const int ticket : {1, 2, 700, 1001, 1002, kLaunches}) {
+    device_->Wait(d2h, compute, static_cast<Ticket>(ticket));
+    std::function<void()> nothing = [] {};
+    const Ticket passed = device_->Launch(d2h, TaskOf(nothing));
+    device_->Wait(host, d2h, passed);
+    wanted = ticket;
+    device_->Synchronize(host, device_->Launch(host, TaskOf(look)));
+    EXPECT_EQ(missing, 0) << "after ticket " << ticket;
+  }
+}
+
+TEST_P(DeviceConformanceTest, AFailedTaskStillCounts) {
+  const StreamId compute = device_->CreateStream(StreamKind::kCompute);
+  const StreamId host = device_->CreateStream(StreamKind::kHost);
+  std::function<void()> fail = [] { PLO_THROW(kInvalidArgument, "boom"); };
+  std::function<void()> nothing = [] {};
+  for (const auto& [first, second] :
+       {std::pair(compute, host), std::pair(host, compute)}) {
+    const Ticket failed = device_->Launch(first, TaskOf(fail));
+    device_->Wait(second, first, failed);
+    const Ticket behind = device_->Launch(second, TaskOf(nothing));
+    EXPECT_THAT([&] { device_->Synchronize(second, behind); },
+                testing::ThrowsMessage<Error>("InvalidArgument: boom"));
+    device_->ClearError();
+    device_->SynchronizeAll();
+  }
+}
+
+TEST_P(DeviceConformanceTest, CopiesWithinThePlacesAndBeyond2GiBOffsets) {
+  constexpr int64_t kBytes = (int64_t{2} << 30) + (64 << 10);
+  auto* const data =
+      static_cast<char*>(device_->Allocate(Place::kDevice, kBytes));
+  auto* const pinned = device_->Allocate(Place::kPinned, 16);
+  const std::string text = "sixteen letters!";
+  device_->Write(text.data(), data + kBytes - 16, 16);
+  device_->Write(data + kBytes - 16, data, 16);
+  device_->Write(data, pinned, 16);
+  std::string out(16, ' ');
+  device_->Read(pinned, out.data(), 16);
+  EXPECT_EQ(out, text);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Devices, DeviceConformanceTest,
     testing::Values(Implementation{"cpu", [] { return CreateCpuDevice(); },
                                    []() -> const char* { return nullptr; }},
-                    Implementation{"cuda", [] { return CreateCudaDevice(0); },
+                    Implementation{"cuda", [] { return CreateCudaDevice(); },
                                    []() -> const char* {
                                      return CudaDeviceAvailable()
                                                 ? nullptr
-                                                : "no GPU or no CUDA build";
+                                                : "no usable GPU";
                                    }}),
     [](const auto& param) { return std::string(param.param.name); });
 
@@ -246,10 +400,10 @@ TEST(CpuDeviceTest, LimitsAreExactAndNamed) {
 
 TEST(CudaStubTest, SaysWhyThereIsNoCudaDevice) {
   if (CudaDeviceAvailable()) GTEST_SKIP() << "there is a CUDA device";
-  EXPECT_THAT([] { CreateCudaDevice(0); },
+  EXPECT_THAT([] { CreateCudaDevice(); },
               testing::ThrowsMessage<Error>(
                   testing::AllOf(testing::HasSubstr("FailedPrecondition"),
-                                 testing::HasSubstr("without CUDA / no GPU"))));
+                                 testing::HasSubstr("no GPU"))));
 }
 
 }  // namespace

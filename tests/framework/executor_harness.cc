@@ -68,6 +68,16 @@ void Fail(KernelContext& context) {
   Copy(context);
 }
 
+void CheckIndex(KernelContext& context) {
+  const Tensor& x = context.In("x");
+  for (int64_t i = 0; i < x.numel; ++i) {
+    PLO_ENFORCE(x.as<float>()[i] < kIndexBound, kInvalidArgument, "index ",
+                x.as<float>()[i], " at position ", i, " is out of range [0, ",
+                kIndexBound, ")");
+  }
+  Copy(context);
+}
+
 void Overrun(KernelContext& context) {
   Copy(context);
   const Tensor& out = context.Out("out");
@@ -125,12 +135,14 @@ void RegisterTestOps() {
     add("test_accumulate", {{"x"}, {"acc"}}, {}, Accumulate);
     add("test_step", {{"x"}}, {}, WriteStep);
     add("test_fail", {{"x"}}, {}, Fail);
+    add("test_index", {{"x"}}, {}, CheckIndex);
     add("test_overrun", {{"x"}}, {}, Overrun);
     add("test_workspace", {{"x"}}, {{"touch", AttrType::kInt}}, Workspace);
     add("test_stray", {{"x"}}, {}, Stray);
     add("test_all_reduce", {{"x"}}, {}, AllReduce);
     add("copy_h2d", {{"x"}}, {}, Copy);
     add("copy_d2h", {{"x"}}, {}, Copy);
+    RegisterCudaTestOps();
     return true;
   }();
   (void)registered;

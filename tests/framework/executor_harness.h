@@ -11,20 +11,25 @@
 
 namespace plo::harness {
 
-// Registers the schemas and CPU kernels of the test ops, once. All are fp32.
+// Registers the schemas and kernels of the test ops, once. All are fp32; those
+// marked * run on the CPU only.
 //   test_fill() -> out {value}
 //   test_scale(x) -> out {factor}       out = x * factor
 //   test_add(x, y) -> out               out may be x
 //   test_slice(x) -> out                x [A, ...]: the micro-step's part
 //   test_accumulate(x, acc) -> acc      micro-step 0 writes, later ones add
 //   test_step(x) -> out                 out = data_step, micro_index, ...
-//   test_fail(x) -> out                 throws where x[0] is 13
+//   test_fail(x) -> out                 * throws where x[0] is 13
+//   test_index(x) -> out                reports x[i] of kIndexBound or more
 //   test_overrun(x) -> out              writes a byte past out
 //   test_workspace(x) -> out {touch}    writes `touch` bytes of workspace
 //   test_stray(x) -> out                writes x[0] too
-//   test_all_reduce(x) -> out           a collective, in place
+//   test_all_reduce(x) -> out           * a collective, in place
 // and copy_h2d, copy_d2h(x) -> out.
 void RegisterTestOps();
+// Part of it; nothing in a build without CUDA.
+void RegisterCudaTestOps();
+inline constexpr int kIndexBound = 10;
 
 class TestProgram {
  public:

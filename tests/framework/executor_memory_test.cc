@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/framework/executor_harness.h"
+#include "tests/framework/test_device.h"
 
 namespace plo {
 namespace {
@@ -70,7 +71,7 @@ TEST_P(ExecutorMemoryTest, MeasuredPeakIsThePlannedOne) {
   PlanOptions plan_options;
   plan_options.fetches = {chain.w};
   const Plan plan = BuildPlan(chain.test.program, plan_options);
-  auto device = CreateCpuDevice();
+  auto device = CreateTestDevice();
   ExecutorOptions options;
   options.check_races = true;
   auto executor =
@@ -89,7 +90,7 @@ TEST_P(ExecutorMemoryTest, MeasuredPeakIsThePlannedOne) {
 
 TEST_P(ExecutorMemoryTest, ChecksPassOnACorrectPlan) {
   Chain chain(GetParam());
-  auto device = CreateCpuDevice();
+  auto device = CreateTestDevice();
   ExecutorOptions options;
   options.verify_writes = true;
   options.poison_freed = true;
@@ -112,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(AccumulateSteps, ExecutorMemoryTest,
 
 TEST(ExecutorMemoryTest, NothingRunNothingTouched) {
   Chain chain(1);
-  auto device = CreateCpuDevice();
+  auto device = CreateTestDevice();
   auto executor = Executor::Create(
       chain.test.program, BuildPlan(chain.test.program), *device, nullptr);
   EXPECT_EQ(executor->MeasureMemory().measured_peak_bytes, 0);
@@ -121,18 +122,16 @@ TEST(ExecutorMemoryTest, NothingRunNothingTouched) {
 TEST(ExecutorMemoryTest, ADeviceLimitMayBeUsedUpToTheLastByte) {
   Chain chain(1);
   const Plan plan = BuildPlan(chain.test.program);
-  CpuDeviceOptions device_options;
-  device_options.device_memory_limit = plan.device.arena_bytes;
-  device_options.host_memory_limit = plan.pinned.arena_bytes;
-  auto device = CreateCpuDevice(device_options);
+  auto device =
+      CreateTestDevice(plan.device.arena_bytes, plan.pinned.arena_bytes);
   auto executor = Executor::Create(chain.test.program, plan, *device, nullptr);
   executor->RunStartup();
   executor->Run(chain.MakeFeeds(1));
   EXPECT_EQ(executor->MeasureMemory().measured_peak_bytes,
             plan.device.arena_bytes);
   executor.reset();
-  device_options.device_memory_limit -= 1;
-  device = CreateCpuDevice(device_options);
+  device =
+      CreateTestDevice(plan.device.arena_bytes - 1, plan.pinned.arena_bytes);
   EXPECT_THAT(
       [&] { Executor::Create(chain.test.program, plan, *device, nullptr); },
       ThrowsMessage<Error>(HasSubstr("OutOfMemory: device memory")));
@@ -143,7 +142,7 @@ TEST(ExecutorMemoryTest, UnwrittenMemoryReadsAsNaN) {
   const VarId never = test.State("never", {2});
   const VarId out = test.State("out", {2});
   test.Do(Section::kMicro, "test_add", {never, never}, out);
-  auto device = CreateCpuDevice();
+  auto device = CreateTestDevice();
   auto executor =
       Executor::Create(test.program, NaivePlan(test.program), *device, nullptr);
   executor->Run({});
@@ -167,7 +166,7 @@ struct OneOp {
 
 void RunOnce(const Program& program, Plan plan, const ExecutorOptions& options,
              MemoryMeasurement* measurement = nullptr) {
-  auto device = CreateCpuDevice();
+  auto device = CreateTestDevice();
   auto executor =
       Executor::Create(program, std::move(plan), *device, nullptr, options);
   executor->RunStartup();
@@ -252,7 +251,7 @@ TEST(ExecutorMemoryTest, ATooShortLifetimeIsPoisoned) {
   TwoTemps program;
   Plan plan = NaivePlan(program.test.program);
   const auto run = [&] {
-    auto device = CreateCpuDevice();
+    auto device = CreateTestDevice();
     ExecutorOptions options;
     options.poison_freed = true;
     auto executor =

@@ -6,6 +6,7 @@
 #include "framework/runtime/executor.h"
 #include "gtest/gtest.h"
 #include "tests/framework/executor_harness.h"
+#include "tests/framework/test_device.h"
 
 // The sanitizers bring operators new of their own.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -56,7 +57,7 @@ TEST(ExecutorSteadyStateTest, AHundredStepsAllocateNothing) {
   test.Do(Section::kUpdate, "test_add", {w, back}, w);
   PlanOptions plan_options;
   plan_options.fetches = {y};
-  auto device = CreateCpuDevice();
+  auto device = CreateTestDevice();
   auto executor = Executor::Create(
       test.program, BuildPlan(test.program, plan_options), *device, nullptr);
   executor->RunStartup();

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/framework/executor_harness.h"
+#include "tests/framework/test_device.h"
 
 namespace plo {
 namespace {
@@ -49,7 +50,7 @@ struct Offloaded {
 
 TEST(ExecutorTest, RunsStepsAndFetchesTheirValues) {
   Offloaded program;
-  auto device = CreateCpuDevice();
+  auto device = CreateTestDevice();
   auto executor = Executor::Create(program.test.program,
                                    NaivePlan(program.test.program, {program.y}),
                                    *device, nullptr);
@@ -71,7 +72,7 @@ TEST(ExecutorTest, RunsStepsAndFetchesTheirValues) {
 
 TEST(ExecutorTest, KeepsTheValuesOfTheLastStepsOnly) {
   Offloaded program;
-  auto device = CreateCpuDevice();
+  auto device = CreateTestDevice();
   auto executor = Executor::Create(program.test.program,
                                    NaivePlan(program.test.program, {program.y}),
                                    *device, nullptr);
@@ -90,7 +91,7 @@ TEST(ExecutorTest, KeepsTheValuesOfTheLastStepsOnly) {
 
 TEST(ExecutorTest, RefusesWrongFeedsByName) {
   Offloaded program;
-  auto device = CreateCpuDevice();
+  auto device = CreateTestDevice();
   auto executor = Executor::Create(
       program.test.program, NaivePlan(program.test.program), *device, nullptr);
   executor->RunStartup();
@@ -138,7 +139,7 @@ TEST(ExecutorTest, RepeatsMicroAndRunsSomeOpsOnce) {
       true;
   test.Do(Section::kMicro, "test_step", {part}, info);
   test.Do(Section::kUpdate, "test_add", {total, sum}, total);
-  auto device = CreateCpuDevice();
+  auto device = CreateTestDevice();
   ExecutorOptions options;
   options.initial_data_step = 5;
   auto executor = Executor::Create(test.program, NaivePlan(test.program),
@@ -157,7 +158,7 @@ TEST(ExecutorTest, RepeatsMicroAndRunsSomeOpsOnce) {
 
 TEST(ExecutorTest, RunBlocksOnlyWithTwoStepsPending) {
   Offloaded program;
-  auto device = CreateCpuDevice();
+  auto device = CreateTestDevice();
   ExecutorOptions options;
   options.delay_us = [&](StreamKind, OpId op) {
     return op == program.host_op ? 1000000 : 0;
@@ -179,7 +180,7 @@ TEST(ExecutorTest, RunBlocksOnlyWithTwoStepsPending) {
 TEST(ExecutorTest, DelaysOnAnyStreamChangeNothing) {
   const auto run = [](StreamKind slow, int us) {
     Offloaded program;
-    auto device = CreateCpuDevice();
+    auto device = CreateTestDevice();
     ExecutorOptions options;
     options.delay_us = [=](StreamKind stream, OpId) {
       return stream == slow ? us : 0;
@@ -212,7 +213,7 @@ TEST(ExecutorTest, ReadsAndWritesPersistentVarsAndViews) {
   const VarId y = test.Temp("y", {4});
   test.Fill(w, 3);
   test.Do(Section::kMicro, "test_add", {w, w}, y);
-  auto device = CreateCpuDevice();
+  auto device = CreateTestDevice();
   auto executor =
       Executor::Create(test.program, NaivePlan(test.program), *device, nullptr);
   executor->RunStartup();
@@ -238,7 +239,7 @@ TEST(ExecutorTest, EvalProgramsRunOnTheCurrentParams) {
   const VarId w = eval.Param("w", {2});
   const VarId result = eval.Temp("result", {2});
   eval.Do(Section::kMicro, "test_add", {x, w}, result);
-  auto device = CreateCpuDevice();
+  auto device = CreateTestDevice();
   auto executor =
       Executor::Create(program.test.program,
                        NaivePlan(program.test.program, {}, {&eval.program}),
@@ -256,7 +257,7 @@ TEST(ExecutorTest, EvalProgramsRunOnTheCurrentParams) {
 }
 
 TEST(ExecutorTest, CreateRefusesWhatItCannotRun) {
-  auto device = CreateCpuDevice();
+  auto device = CreateTestDevice();
   {
     TestProgram test;
     const VarId w = test.Param("w", {2});
@@ -267,7 +268,7 @@ TEST(ExecutorTest, CreateRefusesWhatItCannotRun) {
                            nullptr);
         },
         ThrowsMessage<Error>(HasSubstr("Unimplemented: op 'test_unheard_of' "
-                                       "has no kernel for device cpu")));
+                                       "has no kernel for device ")));
   }
   Offloaded program;
   Plan plan = NaivePlan(program.test.program);
@@ -288,7 +289,7 @@ TEST(ExecutorTest, CreateRefusesWhatItCannotRun) {
 
 TEST(ExecutorTest, GivesItsMemoryBack) {
   Offloaded program;
-  auto device = CreateCpuDevice();
+  auto device = CreateTestDevice();
   Plan plan = NaivePlan(program.test.program, {program.y});
   auto executor =
       Executor::Create(program.test.program, plan, *device, nullptr);

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/framework/executor_harness.h"
+#include "tests/framework/test_device.h"
 
 namespace plo {
 namespace {
@@ -28,7 +29,7 @@ TEST(TraceTest, RecordsEveryLaunchOnItsStream) {
   const VarId host = test.State("host", {2}, Place::kPinned);
   test.Do(Section::kMicro, "test_add", {x, x}, y).region = "layer0/mlp";
   test.Do(Section::kUpdate, "copy_d2h", {y}, host, StreamKind::kD2H);
-  auto device = CreateCpuDevice();
+  auto device = CreateTestDevice();
   ExecutorOptions options;
   options.trace = true;
   options.initial_data_step = 7;
