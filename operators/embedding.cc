@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "framework/ir/op_registry.h"
+#include "operators/embedding_plan.h"
 #include "operators/infer_util.h"
 #include "operators/kernel_util.h"
 #include "operators/vector_ops.h"
@@ -74,6 +75,13 @@ int64_t WorkspaceBytes(const OpView& view) {
   const int64_t rows = view.attrs().GetInt("num_rows");
   return (rows + 1 + view.In("ids").shape.numel()) *
          static_cast<int64_t>(sizeof(int32_t));
+}
+
+int64_t CudaWorkspaceBytes(const OpView& view) {
+  return 4 * MakeEmbeddingPlan(view.In("ids").shape.numel(),
+                               view.attrs().GetInt("num_rows"),
+                               view.Out("dweight").shape[1])
+                 .words;
 }
 
 void SortPositions(const int32_t* ids, int64_t count, int64_t rows,
@@ -161,6 +169,7 @@ void RegisterEmbedding(OpRegistry& ops, KernelRegistry& kernels) {
                     BoolAttr("accumulate", false)};
   backward.infer = InferBackward;
   backward.workspace_bytes = WorkspaceBytes;
+  backward.cuda_workspace_bytes = CudaWorkspaceBytes;
   backward.cost = CostPerElement(1);
   backward.aliases = {{"dweight", "acc"}};
   ops.Register(std::move(backward));

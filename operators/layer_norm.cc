@@ -10,6 +10,7 @@
 #include <cmath>
 #include <utility>
 
+#include "operators/gpu_layout.h"
 #include "operators/kernel_util.h"
 #include "operators/schema_util.h"
 #include "operators/vector_ops.h"
@@ -262,6 +263,16 @@ void LayerNormGradKernel(KernelContext& c) {
   });
 }
 
+// Partial sums of columns.
+int64_t CudaGradWorkspace(const OpView& op) {
+  const auto has = [&](const char* slot) { return !op.op().Out(slot).empty(); };
+  const Var& x = op.In("x");
+  const int64_t n = RowLength(x.shape);
+  return (int64_t{has("dweight")} + int64_t{has("dbias")}) * n *
+         static_cast<int64_t>(sizeof(float)) *
+         NormGradPartials(RowCount(x.shape), n, x.dtype, has("dx"));
+}
+
 OpCost Cost(const OpView& op) {
   return {8.0 * static_cast<double>(op.In("x").shape.numel()),
           OperandBytes(op)};
@@ -301,6 +312,7 @@ void RegisterLayerNorm(OpRegistry& ops, KernelRegistry& kernels) {
   g.inputs = {{"x"}, Optional("weight"), {"mean"}, {"rstd"}, {"dout"}};
   g.outputs = {Optional("dx"), Optional("dweight"), Optional("dbias")};
   g.infer = InferGrad;
+  g.cuda_workspace_bytes = CudaGradWorkspace;
   g.cost = Cost;
   g.inplace = {{"dx", "dout"}};
   ops.Register(std::move(g));

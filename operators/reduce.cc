@@ -11,18 +11,6 @@
 namespace plo {
 namespace {
 
-// `axes` may be negative; none means all.
-DimMask MaskOf(const std::vector<int64_t>& axes, int rank) {
-  if (axes.empty()) return (DimMask{1} << rank) - 1;
-  DimMask mask = 0;
-  for (int64_t axis : axes) {
-    mask |= DimMask{1} << (axis < 0 ? axis + rank : axis);
-  }
-  return mask;
-}
-
-bool IsReduced(DimMask mask, int i) { return (mask >> i & 1u) != 0; }
-
 Shape ReducedShape(const Shape& shape, DimMask mask, bool keepdims) {
   std::vector<int64_t> dims;
   for (int i = 0; i < shape.rank(); ++i) {
@@ -193,14 +181,7 @@ void ReduceToShapeKernel(KernelContext& ctx) {
     }
     return;
   }
-  const int shift = x.shape.rank() - out.shape.rank();
-  DimMask mask = 0;
-  for (int i = 0; i < x.shape.rank(); ++i) {
-    if (i < shift || out.shape[i - shift] != x.shape[i]) {
-      mask |= DimMask{1} << i;
-    }
-  }
-  SumOver(x, mask, 1.0, out);
+  SumOver(x, RepeatedDims(x.shape, out.shape), 1.0, out);
 }
 
 void ReduceToShapeGrad(GradContext& grad) {
@@ -267,6 +248,21 @@ void BroadcastGrad(GradContext& grad) {
             {{"out", {grad.InGrad("x")}}}, attrs);
 }
 
+int64_t CudaReduceWorkspace(const OpView& op) {
+  const Var& x = op.In("x");
+  return ReductionWorkspace(x.shape,
+                            MaskOf(op.attrs().GetInts("axes"), x.shape.rank()),
+                            x.dtype, op.Out("out").shape.numel());
+}
+
+int64_t CudaReduceToShapeWorkspace(const OpView& op) {
+  const Var& x = op.In("x");
+  const Var& out = op.Out("out");
+  if (x.shape == out.shape) return 0;
+  return ReductionWorkspace(x.shape, RepeatedDims(x.shape, out.shape), x.dtype,
+                            out.shape.numel());
+}
+
 void RegisterReduceOp(OpRegistry& ops, KernelRegistry& kernels,
                       const char* type, Kernel kernel,
                       void (*gradient)(GradContext&)) {
@@ -278,13 +274,15 @@ void RegisterReduceOp(OpRegistry& ops, KernelRegistry& kernels,
                   BoolAttr("keepdims", false)};
   schema.infer = InferReduce;
   schema.grad = gradient;
+  schema.cuda_workspace_bytes = CudaReduceWorkspace;
   ops.Register(std::move(schema));
   kernels.Register(type, DeviceKind::kCpu, kernel);
 }
 
 void RegisterShapeOp(OpRegistry& ops, KernelRegistry& kernels, const char* type,
                      void (*infer)(InferContext&), Kernel kernel,
-                     void (*gradient)(GradContext&)) {
+                     void (*gradient)(GradContext&),
+                     int64_t (*cuda_workspace)(const OpView&)) {
   OpSchema schema;
   schema.type = type;
   schema.inputs = {{"x"}};
@@ -292,6 +290,7 @@ void RegisterShapeOp(OpRegistry& ops, KernelRegistry& kernels, const char* type,
   schema.attrs = {{"shape", AttrType::kInts}};
   schema.infer = infer;
   schema.grad = gradient;
+  if (cuda_workspace) schema.cuda_workspace_bytes = cuda_workspace;
   ops.Register(std::move(schema));
   kernels.Register(type, DeviceKind::kCpu, kernel);
 }
@@ -303,9 +302,10 @@ void RegisterReduce(OpRegistry& ops, KernelRegistry& kernels) {
   RegisterReduceOp(ops, kernels, "reduce_mean", MeanKernel, MeanGrad);
   RegisterReduceOp(ops, kernels, "reduce_max", MaxKernel, MaxGrad);
   RegisterShapeOp(ops, kernels, "reduce_to_shape", InferReduceToShape,
-                  ReduceToShapeKernel, ReduceToShapeGrad);
+                  ReduceToShapeKernel, ReduceToShapeGrad,
+                  CudaReduceToShapeWorkspace);
   RegisterShapeOp(ops, kernels, "broadcast_to", InferBroadcast, BroadcastKernel,
-                  BroadcastGrad);
+                  BroadcastGrad, nullptr);
   OpSchema backward;
   backward.type = "reduce_max_grad";
   backward.inputs = {{"x"}, {"out"}, {"dout"}};

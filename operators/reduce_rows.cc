@@ -6,6 +6,7 @@
 // so the bits depend on the shape only. fp32, rounded once.
 #include <algorithm>
 
+#include "operators/gpu_layout.h"
 #include "operators/kernel_util.h"
 #include "operators/schema_util.h"
 #include "operators/vector_ops.h"
@@ -33,6 +34,14 @@ void Grad(GradContext& c) {
   attrs.Set("shape", c.program().var(c.op().In1("x")).shape.dims());
   const VarId grad = c.InGrad("x");
   c.Emit("broadcast_to", {{"x", {dout}}}, {{"out", {grad}}}, attrs);
+}
+
+// Partial sums of the slices; see ColumnPlan.
+int64_t CudaWorkspace(const OpView& op) {
+  const Var& x = op.In("x");
+  const int64_t n = RowLength(x.shape);
+  return MakeColumnPlan(RowCount(x.shape), n, x.dtype).slices * n *
+         static_cast<int64_t>(sizeof(float));
 }
 
 OpCost Cost(const OpView& op) {
@@ -74,6 +83,7 @@ void RegisterReduceRows(OpRegistry& ops, KernelRegistry& kernels) {
   s.attrs = {BoolAttr("accumulate", false)};
   s.infer = Infer;
   s.grad = Grad;
+  s.cuda_workspace_bytes = CudaWorkspace;
   s.cost = Cost;
   s.aliases = {{"out", "acc"}};
   ops.Register(std::move(s));

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "operators/broadcast.h"
 #include "operators/float_loops.h"
 #include "operators/kernel_util.h"
 
@@ -15,38 +14,6 @@ namespace {
 // work for all threads.
 constexpr int64_t kStrip = 512;
 
-// Kept and reduced dimensions apart, each merged as far as possible, without
-// the innermost run, which is dense in x.
-struct Layout {
-  StridedLoop<1> kept, reduced;  // offsets into x
-  int64_t run = 1;               // length of the innermost run
-  bool run_kept = false;
-};
-
-Layout MakeLayout(const Shape& shape, DimMask mask) {
-  Layout layout;
-  const auto is_reduced = [&](int i) { return (mask >> i & 1u) != 0; };
-  int inner = shape.rank();
-  while (inner > 0 && shape[inner - 1] == 1) --inner;
-  if (inner > 0) layout.run_kept = !is_reduced(inner - 1);
-  while (inner > 0 &&
-         (shape[inner - 1] == 1 || is_reduced(inner - 1) != layout.run_kept)) {
-    layout.run *= shape[--inner];
-  }
-  int64_t strides[kMaxRank] = {};
-  int64_t stride = layout.run;
-  for (int i = inner - 1; i >= 0; --i) {
-    strides[i] = stride;
-    stride *= shape[i];
-  }
-  for (int i = 0; i < inner; ++i) {
-    (is_reduced(i) ? layout.reduced : layout.kept).Add(shape[i], {strides[i]});
-  }
-  layout.kept.Finish();
-  layout.reduced.Finish();
-  return layout;
-}
-
 // One pass over x. columns(index, n, visit) makes outputs [index, index + n) of
 // a kept run: visit(take) calls take(values) for each row that they sum.
 // lanes(index, visit) makes one output: take(values, n) for each reduced run.
@@ -54,10 +21,9 @@ template <typename Columns, typename Lanes>
 void Reduce(const Tensor& x, DimMask mask, const Tensor& out,
             const Columns& columns, const Lanes& lanes) {
   if (out.numel == 0) return;
-  const Layout layout = MakeLayout(x.shape, mask);
-  const int64_t outer = layout.kept.Count(layout.kept.rank);
-  const int64_t repeats =
-      x.numel == 0 ? 0 : layout.reduced.Count(layout.reduced.rank);
+  const ReductionLayout layout = MakeReductionLayout(x.shape, mask);
+  const int64_t outer = layout.outer();
+  const int64_t repeats = x.numel == 0 ? 0 : layout.repeats();
   const auto at = [&](int64_t kept_offset, int64_t r) {
     return kept_offset + layout.reduced.Offsets(r, layout.reduced.rank)[0];
   };

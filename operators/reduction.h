@@ -5,11 +5,9 @@
 #include <cstdint>
 
 #include "framework/runtime/kernel.h"
+#include "operators/reduction_layout.h"
 
 namespace plo {
-
-// Bit i is dimension i.
-using DimMask = uint32_t;
 
 // out = factor * (sum of x over the dimensions of `reduced`), accumulated in
 // double in a fixed order and rounded once; `out` holds the other dimensions in

@@ -4,6 +4,7 @@
 // in order, so it does not depend on the number of threads.
 #include "framework/ir/op_registry.h"
 #include "operators/elementwise.h"
+#include "operators/gpu_layout.h"
 #include "operators/infer_util.h"
 
 namespace plo {
@@ -75,6 +76,10 @@ void RegisterSquaredError(OpRegistry& ops, KernelRegistry& kernels) {
   forward.outputs = {{"loss_sum"}};
   forward.infer = InferForward;
   forward.grad = SquaredErrorGrad;
+  forward.cuda_workspace_bytes = [](const OpView& op) {
+    return SumBlocks(op.In("x").shape.numel()) *
+           static_cast<int64_t>(sizeof(double));
+  };
   ops.Register(std::move(forward));
   kernels.Register("sum_squared_error", DeviceKind::kCpu, ForwardKernel);
 

@@ -260,6 +260,9 @@ Array RunCollective(OpHarness& harness, const KernelEnv& env,
 }
 
 TEST(CollectiveTest, RanksExchangeSlices) {
+  if (TestDevice() == DeviceKind::kCuda) {
+    GTEST_SKIP() << "the ranks are threads and exchange host memory";
+  }
   std::vector<Array> inputs, slices;
   for (uint64_t rank = 0; rank < 3; ++rank) {
     inputs.push_back(RandomArray(DType::kFp32, {12}, rank));

@@ -158,6 +158,7 @@ AttrMap Attrs(std::vector<std::pair<std::string, Attr>> values) {
 // --- OpHarness ---
 
 struct OpHarness::Impl {
+  DeviceKind device;
   Program program;
   std::map<VarId, std::shared_ptr<Buffer>> buffers;
 
@@ -172,9 +173,20 @@ struct OpHarness::Impl {
     }
     return {it->second->data(), var.dtype, var.shape, var.shape.numel()};
   }
+
+  void Call(const Op& op, const KernelEnv& env, const StepInfo& step,
+            Buffer& workspace);
+  void CallOnCuda(const Op& op, const KernelEnv& env, const StepInfo& step,
+                  Buffer& workspace);
+  // Binds the operands, each at where(buffer), and calls the kernel.
+  template <typename Where>
+  void CallWith(Kernel kernel, const Op& op, const KernelEnv& env,
+                const StepInfo& step, Buffer& workspace, void* stream,
+                const Where& where);
 };
 
-OpHarness::OpHarness() : impl_(std::make_unique<Impl>()) {
+OpHarness::OpHarness(DeviceKind device) : impl_(std::make_unique<Impl>()) {
+  impl_->device = device;
   RegisterBuiltinOps();
 }
 OpHarness::~OpHarness() = default;
@@ -247,20 +259,86 @@ Op& OpHarness::AddOp(OpSpec spec, bool inplace) {
   return op;
 }
 
-void OpHarness::Run(const Op& op, const StepInfo& step, const KernelEnv& env) {
-  const OpSchema& schema = OpRegistry::Global().Get(op.type);
-  Program& program = impl_->program;
+template <typename Where>
+void OpHarness::Impl::CallWith(Kernel kernel, const Op& op,
+                               const KernelEnv& env, const StepInfo& step,
+                               Buffer& workspace, void* stream,
+                               const Where& where) {
   const auto bind = [&](const std::vector<Slot>& slots) {
     std::vector<KernelContext::BoundSlot> bound;
     for (const Slot& slot : slots) {
       KernelContext::BoundSlot b{slot.name, {}};
-      for (VarId id : slot.vars) b.tensors.push_back(impl_->Bind(id));
+      for (VarId id : slot.vars) {
+        b.tensors.push_back(Bind(id));
+        b.tensors.back().data = where(*buffers[id]);
+      }
       bound.push_back(std::move(b));
     }
     return bound;
   };
-  auto inputs = bind(op.inputs);
-  auto outputs = bind(op.outputs);
+  const auto bytes = static_cast<int64_t>(workspace.bytes());
+  KernelContext context(&op, &env, bind(op.inputs), bind(op.outputs),
+                        {where(workspace), DType::kBool, Shape{bytes}, bytes});
+  context.Begin(step, stream);
+  kernel(context);
+}
+
+void OpHarness::Impl::Call(const Op& op, const KernelEnv& env,
+                           const StepInfo& step, Buffer& workspace) {
+  if (device == DeviceKind::kCuda && op.stream != StreamKind::kHost) {
+    return CallOnCuda(op, env, step, workspace);
+  }
+  CallWith(KernelRegistry::Global().Get(op.type, DeviceKind::kCpu), op, env,
+           step, workspace, nullptr,
+           [](const Buffer& buffer) { return buffer.data(); });
+}
+
+void OpHarness::Impl::CallOnCuda(const Op& op, const KernelEnv& env,
+                                 const StepInfo& step, Buffer& workspace) {
+  CudaRunner& runner = CudaRunner::Get();
+  const Kernel kernel =
+      KernelRegistry::Global().Find(op.type, DeviceKind::kCuda);
+  if (kernel == nullptr) SkipTest(op.type + " has no CUDA kernel");
+  // Operands with the canaries behind them.
+  std::vector<CudaRunner::HostBytes> operands;
+  std::map<const Buffer*, size_t> index;
+  const auto add = [&](const Buffer& buffer) {
+    if (!index.emplace(&buffer, operands.size()).second) return;
+    operands.push_back({buffer.data(), buffer.bytes() + kGuardBytes});
+  };
+  add(workspace);
+  for (const auto* slots : {&op.inputs, &op.outputs}) {
+    for (const Slot& slot : *slots) {
+      for (VarId id : slot.vars) {
+        Bind(id);
+        add(*buffers[id]);
+      }
+    }
+  }
+  const DeviceErrorSlot error =
+      runner.Run(operands, [&](const std::vector<void*>& addresses,
+                               DeviceErrorSlot* slot, void* stream) {
+        KernelEnv cuda_env = env;
+        cuda_env.device_error = slot;
+        CallWith(kernel, op, cuda_env, step, workspace, stream,
+                 [&](const Buffer& b) { return addresses[index.at(&b)]; });
+      });
+  if (error.kind == DeviceErrorSlot::kNone) return;
+  EXPECT_EQ(error.op, op.id);
+  const bool token = op.type.rfind("embedding", 0) == 0;
+  PLO_THROW(kInvalidArgument, token ? "token id " : "label ", error.value,
+            " at position ", error.element, " is out of range [0, ",
+            error.bound, ")");
+}
+
+void OpHarness::Run(const Op& op, const StepInfo& step, const KernelEnv& env) {
+  const OpSchema& schema = OpRegistry::Global().Get(op.type);
+  Program& program = impl_->program;
+  for (const auto* slots : {&op.inputs, &op.outputs}) {
+    for (const Slot& slot : *slots) {
+      for (VarId id : slot.vars) impl_->Bind(id);
+    }
+  }
 
   // What must not change: input buffers that are not output buffers.
   std::map<Buffer*, std::vector<unsigned char>> before;
@@ -275,14 +353,9 @@ void OpHarness::Run(const Op& op, const StepInfo& step, const KernelEnv& env) {
   }
 
   const int64_t workspace_bytes =
-      schema.workspace_bytes ? schema.workspace_bytes(OpView(program, op)) : 0;
+      schema.WorkspaceBytes(OpView(program, op), impl_->device);
   Buffer workspace(static_cast<size_t>(workspace_bytes), kCanary);
-  KernelContext context(&op, &env, std::move(inputs), std::move(outputs),
-                        {workspace.data(), DType::kBool, Shape{workspace_bytes},
-                         workspace_bytes});
-  const Kernel kernel = KernelRegistry::Global().Get(op.type, DeviceKind::kCpu);
-  context.Begin(step, nullptr);
-  kernel(context);
+  impl_->Call(op, env, step, workspace);
 
   EXPECT_TRUE(workspace.intact()) << op.type << " wrote past its workspace";
   if (workspace_bytes > 0) {
@@ -449,8 +522,8 @@ std::map<std::string, Array> OpHarness::Gradients(
   return result;
 }
 
-SlotArrays RunOp(const OpCase& c) {
-  OpHarness harness;
+SlotArrays RunOp(const OpCase& c, DeviceKind device) {
+  OpHarness harness(device);
   Op& op = AddCase(harness, c);
   harness.Run(op, c.step, c.env);
   return ReadOutputs(harness, op);

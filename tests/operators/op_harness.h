@@ -8,6 +8,10 @@
 // followed by canaries that must survive, the last byte of the declared
 // workspace must be written, and inputs that no output aliases stay as they
 // were. Outputs start as NaN bytes, so what a kernel leaves out shows up.
+//
+// With PLO_TEST_DEVICE=cuda in the environment the ops of the device run on a
+// GPU, and those of the host where they always do; a test of an op without a
+// kernel there is skipped.
 #ifndef PLO_TESTS_OPERATORS_OP_HARNESS_H_
 #define PLO_TESTS_OPERATORS_OP_HARNESS_H_
 
@@ -20,6 +24,7 @@
 
 #include "framework/ir/op_registry.h"
 #include "framework/runtime/kernel.h"
+#include "tests/operators/cuda_runner.h"
 
 namespace plo::testing {
 
@@ -67,7 +72,7 @@ struct OpCase {
 AttrMap Attrs(std::vector<std::pair<std::string, Attr>> values);
 
 // Outputs by slot. Fails the running test on a broken canary.
-SlotArrays RunOp(const OpCase& c);
+SlotArrays RunOp(const OpCase& c, DeviceKind device = TestDevice());
 
 // Runs the forward op, then its gradient ops for the grads of the inputs in
 // `wanted` ("x", or "x:1" for the second var of a slot), with `out_grads` as
@@ -98,7 +103,7 @@ void ExpectSame(const Array& got, const Array& want, const std::string& what);
 // A program with buffers, for tests of several ops. RunOp() is built on it.
 class OpHarness {
  public:
-  OpHarness();
+  explicit OpHarness(DeviceKind device = TestDevice());
   ~OpHarness();
   Program& program();
   VarId AddInput(const std::string& name, const Array& value,
