@@ -36,8 +36,8 @@ add_custom_target(async_tests)
 
 # plo_gpu_test(NAME TARGET FILTER): a ctest entry, labelled gpu, that runs tests
 # of a plo_test binary on the GPU (PLO_TEST_DEVICE=cuda); skipped, with the
-# reason, where there is none. scripts/gpu_bundle takes the binaries along.
-set_property(GLOBAL PROPERTY PLO_GPU_TESTS "")
+# reason, where there is none. scripts/gpu_bundle takes all tests with this label
+# to a GPU machine.
 function(plo_gpu_test name target filter)
   add_test(NAME ${name} COMMAND ${target} --gtest_filter=${filter}
            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
@@ -45,7 +45,6 @@ function(plo_gpu_test name target filter)
                        SKIP_REGULAR_EXPRESSION "no usable GPU"
                        ENVIRONMENT
                        "PLO_BINARY_DIR=${PROJECT_BINARY_DIR};PLO_TEST_DEVICE=cuda")
-  set_property(GLOBAL APPEND PROPERTY PLO_GPU_TESTS "${name} ${target} ${filter}")
 endfunction()
 
 # plo_test(NAME SOURCES... LINK libs... LABELS labels...): one gtest binary,

@@ -40,6 +40,7 @@ json MemoryJson(const MemoryReport& memory) {
   if (memory.measured) {
     device["measured_peak_bytes"] = memory.measured->peak_bytes;
     out["driver_used_bytes"] = OrNull(memory.measured->driver_used_bytes);
+    out["driver_context_bytes"] = OrNull(memory.measured->driver_context_bytes);
     out["rss_peak_bytes"] = memory.measured->rss_peak_bytes;
   }
   out["device"] = std::move(device);

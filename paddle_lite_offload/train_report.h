@@ -20,6 +20,8 @@ struct MeasuredMemory {
   int64_t rss_peak_bytes = 0;
   // Of the whole GPU, so that other processes count, too; none on the CPU.
   std::optional<int64_t> driver_used_bytes;
+  // The same before the arena was allocated.
+  std::optional<int64_t> driver_context_bytes = {};
 };
 
 struct MemoryReport {

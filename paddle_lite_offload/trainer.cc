@@ -175,7 +175,8 @@ TrainReport Trainer::Report() {
   report.memory.measured = {
       .peak_bytes = measured.measured_peak_bytes,
       .rss_peak_bytes = PeakResidentBytes(),
-      .driver_used_bytes = measured.device.driver_used_bytes};
+      .driver_used_bytes = measured.device.driver_used_bytes,
+      .driver_context_bytes = measured.device.driver_context_bytes};
   outcome_.times = SummarizeSteps(steps_ms_, tokens_per_step_);
   const uint64_t digest = ParamDigest(engine_->executor());
   outcome_.param_digest = DigestText(digest);

@@ -54,6 +54,7 @@ TEST(TrainReportJson, HasTheKeysOfARun) {
   EXPECT_EQ(memory["device"]["by_category"]["optimizer_state"], 3);
   EXPECT_EQ(memory["pinned"]["by_category"]["communication"], 0);
   EXPECT_TRUE(memory["driver_used_bytes"].is_null());
+  EXPECT_TRUE(memory["driver_context_bytes"].is_null());
   EXPECT_TRUE(memory["host_state_bytes_per_param"].is_null());
   EXPECT_EQ(memory["rss_peak_bytes"], 7);
 }
