@@ -5,58 +5,25 @@
 // with q, k and v side by side in the last dimension, qkv [B, S, (H + 2 G) *
 // D], out [B, S, H * D]. The gradients recompute the scores from lse and read
 // the rounded out.
-#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "operators/attention_core.h"
-#include "operators/kernel_util.h"
+#include "operators/attention_cuda.h"
+#include "operators/attention_operands.h"
 #include "operators/schema_util.h"
 
 namespace plo {
 namespace {
 
-float ScaleOf(const AttrMap& attrs, int64_t dim) {
-  const double scale = attrs.GetFloat("scale");
-  return static_cast<float>(
-      scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(dim)));
-}
-
-AttentionShape ShapeOf(DType dtype, const Shape& q, const Shape& k,
-                       const AttrMap& attrs) {
-  AttentionShape s;
-  s.batch = q[0];
-  s.seq = q[1];
-  s.heads = q[2];
-  s.dim = q[3];
-  s.kv_heads = k[2];
-  s.dtype = dtype;
-  s.causal = attrs.GetBool("causal");
-  s.scale = ScaleOf(attrs, s.dim);
-  return s;
-}
-
-AttentionShape PackedShapeOf(DType dtype, const Shape& qkv,
-                             const AttrMap& attrs) {
-  AttentionShape s;
-  s.batch = qkv[0];
-  s.seq = qkv[1];
-  s.heads = attrs.GetInt("heads");
-  s.kv_heads = attrs.GetInt("kv_heads");
-  s.dim = qkv[2] / (s.heads + 2 * s.kv_heads);
-  s.dtype = dtype;
-  s.causal = attrs.GetBool("causal");
-  s.scale = ScaleOf(attrs, s.dim);
-  return s;
-}
-
 AttentionShape ShapeOf(const OpView& op) {
   if (op.Has("qkv")) {
-    return PackedShapeOf(op.In("qkv").dtype, op.In("qkv").shape, op.attrs());
+    return PackedAttentionShapeOf(op.In("qkv").dtype, op.In("qkv").shape,
+                                  op.attrs());
   }
-  return ShapeOf(op.In("q").dtype, op.In("q").shape, op.In("k").shape,
-                 op.attrs());
+  return AttentionShapeOf(op.In("q").dtype, op.In("q").shape, op.In("k").shape,
+                          op.attrs());
 }
 
 // --- Shape rules ---
@@ -110,7 +77,7 @@ AttentionShape CheckPacked(const InferContext& c) {
   c.Require(qkv[2] > 0 && qkv[2] % (heads + 2 * kv_heads) == 0,
             "heads + 2 * kv_heads = ", heads + 2 * kv_heads,
             " does not divide the last dimension ", qkv[2]);
-  return PackedShapeOf(c.dtype("qkv"), qkv, c.attrs());
+  return PackedAttentionShapeOf(c.dtype("qkv"), qkv, c.attrs());
 }
 
 void InferPacked(InferContext& c) {
@@ -157,55 +124,14 @@ void EmitGrad(GradContext& c, const std::vector<std::string>& slots) {
 
 // --- Kernels ---
 
-HeadsView Heads(const Tensor& t) { return {t.data, t.shape[2] * t.shape[3]}; }
-HeadsView Joined(const Tensor& t) { return {t.data, t.shape[2]}; }
-
-// q, k or v inside a packed tensor, `skip` heads in.
-HeadsView Packed(const AttentionShape& s, const Tensor& t, int64_t skip) {
-  return {ElementAt(s.dtype, t.data, skip * s.dim), t.shape[2]};
+void ForwardKernel(KernelContext& c) {
+  const auto call = AttentionForwardCallOf(c);
+  RunAttentionForward(call.shape, call.operands, c.workspace());
 }
 
-void AttentionKernel(KernelContext& c) {
-  const Tensor& q = c.In("q");
-  const Tensor& k = c.In("k");
-  RunAttentionForward(ShapeOf(q.dtype, q.shape, k.shape, c.attrs()),
-                      {Heads(q), Heads(k), Heads(c.In("v")),
-                       Heads(c.Out("out")), c.Out("lse").as<float>()},
-                      c.workspace());
-}
-
-void AttentionGradKernel(KernelContext& c) {
-  const Tensor& q = c.In("q");
-  const Tensor& k = c.In("k");
-  RunAttentionBackward(
-      ShapeOf(q.dtype, q.shape, k.shape, c.attrs()),
-      {Heads(q), Heads(k), Heads(c.In("v")), Heads(c.In("out")),
-       Heads(c.In("dout")), Heads(c.Out("dq")), Heads(c.Out("dk")),
-       Heads(c.Out("dv")), c.In("lse").as<float>()},
-      c.workspace());
-}
-
-void AttentionQkvKernel(KernelContext& c) {
-  const Tensor& qkv = c.In("qkv");
-  const AttentionShape s = PackedShapeOf(qkv.dtype, qkv.shape, c.attrs());
-  RunAttentionForward(s,
-                      {Packed(s, qkv, 0), Packed(s, qkv, s.heads),
-                       Packed(s, qkv, s.heads + s.kv_heads),
-                       Joined(c.Out("out")), c.Out("lse").as<float>()},
-                      c.workspace());
-}
-
-void AttentionQkvGradKernel(KernelContext& c) {
-  const Tensor& qkv = c.In("qkv");
-  const Tensor& dqkv = c.Out("dqkv");
-  const AttentionShape s = PackedShapeOf(qkv.dtype, qkv.shape, c.attrs());
-  const int64_t v = s.heads + s.kv_heads;
-  RunAttentionBackward(
-      s,
-      {Packed(s, qkv, 0), Packed(s, qkv, s.heads), Packed(s, qkv, v),
-       Joined(c.In("out")), Joined(c.In("dout")), Packed(s, dqkv, 0),
-       Packed(s, dqkv, s.heads), Packed(s, dqkv, v), c.In("lse").as<float>()},
-      c.workspace());
+void BackwardKernel(KernelContext& c) {
+  const auto call = AttentionBackwardCallOf(c);
+  RunAttentionBackward(call.shape, call.operands, c.workspace());
 }
 
 OpSchema ForwardSchema(const char* type) {
@@ -215,6 +141,9 @@ OpSchema ForwardSchema(const char* type) {
   s.attrs = {BoolAttr("causal", false), FloatAttr("scale", 0.0)};
   s.workspace_bytes = [](const OpView& op) {
     return AttentionForwardWorkspace(ShapeOf(op));
+  };
+  s.cuda_workspace_bytes = [](const OpView& op) {
+    return CudaAttentionForwardWorkspace(ShapeOf(op));
   };
   s.cost = [](const OpView& op) -> OpCost {
     return {2 * AttentionProductFlops(ShapeOf(op)), OperandBytes(op)};
@@ -226,6 +155,9 @@ OpSchema BackwardSchema(const char* type) {
   OpSchema s = ForwardSchema(type);
   s.workspace_bytes = [](const OpView& op) {
     return AttentionBackwardWorkspace(ShapeOf(op));
+  };
+  s.cuda_workspace_bytes = [](const OpView& op) {
+    return CudaAttentionBackwardWorkspace(ShapeOf(op));
   };
   s.cost = [](const OpView& op) -> OpCost {
     return {5 * AttentionProductFlops(ShapeOf(op)), OperandBytes(op)};
@@ -246,14 +178,14 @@ void RegisterAttention(OpRegistry& ops, KernelRegistry& kernels) {
   s.infer = Infer;
   s.grad = [](GradContext& c) { EmitGrad(c, {"q", "k", "v"}); };
   ops.Register(std::move(s));
-  kernels.Register("attention", DeviceKind::kCpu, AttentionKernel);
+  kernels.Register("attention", DeviceKind::kCpu, ForwardKernel);
 
   s = BackwardSchema("attention_grad");
   s.inputs = {{"q"}, {"k"}, {"v"}, {"out"}, {"lse"}, {"dout"}};
   s.outputs = {{"dq"}, {"dk"}, {"dv"}};
   s.infer = InferGrad;
   ops.Register(std::move(s));
-  kernels.Register("attention_grad", DeviceKind::kCpu, AttentionGradKernel);
+  kernels.Register("attention_grad", DeviceKind::kCpu, BackwardKernel);
 
   s = ForwardSchema("attention_qkv");
   s.inputs = {{"qkv"}};
@@ -261,7 +193,7 @@ void RegisterAttention(OpRegistry& ops, KernelRegistry& kernels) {
   s.infer = InferPacked;
   s.grad = [](GradContext& c) { EmitGrad(c, {"qkv"}); };
   ops.Register(std::move(s));
-  kernels.Register("attention_qkv", DeviceKind::kCpu, AttentionQkvKernel);
+  kernels.Register("attention_qkv", DeviceKind::kCpu, ForwardKernel);
 
   s = BackwardSchema("attention_qkv_grad");
   s.inputs = {{"qkv"}, {"out"}, {"lse"}, {"dout"}};
@@ -269,8 +201,7 @@ void RegisterAttention(OpRegistry& ops, KernelRegistry& kernels) {
   AddPackedAttrs(s);
   s.infer = InferPackedGrad;
   ops.Register(std::move(s));
-  kernels.Register("attention_qkv_grad", DeviceKind::kCpu,
-                   AttentionQkvGradKernel);
+  kernels.Register("attention_qkv_grad", DeviceKind::kCpu, BackwardKernel);
 }
 
 }  // namespace plo

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "operators/attention_core.h"
+#include "operators/attention_cuda.h"
 #include "tests/operators/op_harness.h"
 #include "tests/operators/reference.h"
 
@@ -158,6 +159,81 @@ TEST_P(AttentionTest, GradMatchesPlainLoops) {
       ExpectNear(got["v"], want.dv, UnitRoundoff(t), 3e-5, "dv");
     }
   }
+}
+
+// Sizes of the flash kernels: sequences that are and are not multiples of
+// their tiles, shared key heads, and every kind of head size they take.
+constexpr Sizes kFlashSizes[] = {{2, 128, 2, 2, 64},
+                                 {1, 192, 2, 2, 128},
+                                 {1, 200, 4, 2, 64},
+                                 {3, 65, 2, 1, 128},
+                                 {1, 129, 2, 2, 80}};
+
+// Relative error in the Euclidean norm.
+double NormError(const Array& got, const Doubles& want) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += (got.values[i] - want[i]) * (got.values[i] - want[i]);
+    norm += want[i] * want[i];
+  }
+  return std::sqrt(error / norm);
+}
+
+TEST_P(AttentionTest, FlashSizesMatchPlainLoops) {
+  const DType t = GetParam();
+  // A kernel may round weights and their grads to the operands' dtype before
+  // it multiplies with them.
+  const double u = UnitRoundoff(t), norm = 2 * u + 1e-5;
+  for (const Sizes& s : kFlashSizes) {
+    for (bool causal : {false, true}) {
+      const Operands o{RandomArray(t, {s.batch, s.seq, s.heads, s.dim}, 1),
+                       RandomArray(t, {s.batch, s.seq, s.kv_heads, s.dim}, 2),
+                       RandomArray(t, {s.batch, s.seq, s.kv_heads, s.dim}, 3)};
+      const OpCase c = Case(o, causal);
+      SlotArrays got = RunOp(c);
+      const Array& out = got["out"][0];
+      const AttentionResult want = ReferenceAttention(
+          o.q, o.k, o.v, causal, 1 / std::sqrt(static_cast<double>(s.dim)));
+      ExpectNear(got["lse"][0], want.lse, 1e-5, 1e-5, "lse");
+      ExpectNear(out, want.out, u, 2 * u + 1e-5, "out");
+      EXPECT_LE(NormError(out, want.out), norm);
+
+      const Array dout = RandomArray(t, out.shape, 4);
+      auto grads = RunGrad(c, {{"out", dout}}, {"q", "k", "v"});
+      const Grads want_grads = ReferenceGrads(o, out, dout, causal);
+      EXPECT_LE(NormError(grads["q"], want_grads.dq), norm) << s.seq;
+      EXPECT_LE(NormError(grads["k"], want_grads.dk), norm) << s.seq;
+      EXPECT_LE(NormError(grads["v"], want_grads.dv), norm) << s.seq;
+      auto again = RunGrad(c, {{"out", dout}}, {"q", "k", "v"});
+      for (const auto& [name, grad] : grads) {
+        ExpectSame(again[name], grad, name + " of a second run");
+      }
+    }
+  }
+}
+
+TEST(Attention, CudaPlansCutWhatGrowsWithTheSquare) {
+  AttentionShape s{.batch = 8,
+                   .seq = 1024,
+                   .heads = 16,
+                   .kv_heads = 16,
+                   .dim = 128,
+                   .dtype = DType::kBf16,
+                   .causal = true};
+  EXPECT_EQ(CudnnForwardPart(s).batch, 8);
+  EXPECT_EQ(CudnnBackwardPart(s).batch, 4);
+  EXPECT_EQ(CudnnBackwardPart(s).kv_heads, 16);
+  EXPECT_LE(CudaAttentionBackwardWorkspace(s), int64_t{132} << 20);
+  s.seq = 4096;  // 32 MiB a head
+  EXPECT_EQ(CudnnBackwardPart(s).batch, 1);
+  EXPECT_EQ(CudnnBackwardPart(s).kv_heads, 4);
+  EXPECT_LE(CudaAttentionBackwardWorkspace(s), int64_t{132} << 20);
+  s.seq = 65536;  // one head would take 8 GiB: our own kernels
+  EXPECT_EQ(CudnnBackwardPart(s).batch, 0);
+  EXPECT_EQ(CudaAttentionBackwardWorkspace(s), 8 * 16 * s.seq * 4);
+  s.dtype = DType::kFp32;
+  EXPECT_EQ(CudnnForwardPart(s).batch, 0);
+  EXPECT_EQ(CudaAttentionForwardWorkspace(s), 0);
 }
 
 TEST(Attention, GradientMatchesFiniteDifferences) {
