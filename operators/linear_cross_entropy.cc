@@ -15,6 +15,7 @@
 
 #include "operators/kernel_util.h"
 #include "operators/labels.h"
+#include "operators/linear_cross_entropy_plan.h"
 #include "operators/onednn_utils.h"
 #include "operators/running_lse.h"
 #include "operators/schema_util.h"
@@ -170,6 +171,24 @@ int64_t BackwardWorkspace(const OpView& op) {
                  nullptr)
              .total *
          static_cast<int64_t>(sizeof(float));
+}
+
+LinearCrossEntropyBlocks CudaBlocksOf(const OpView& op) {
+  const Blocks b = BlocksOf(op);
+  return LinearCrossEntropyBlocks(b.dtype, b.tokens, b.classes, b.hidden,
+                                  op.attrs().GetInt("chunk_tokens"));
+}
+
+int64_t CudaForwardWorkspace(const OpView& op) {
+  LinearCrossEntropyBlocks blocks = CudaBlocksOf(op);
+  blocks.LayOutForward();
+  return blocks.total_bytes;
+}
+
+int64_t CudaBackwardWorkspace(const OpView& op) {
+  LinearCrossEntropyBlocks blocks = CudaBlocksOf(op);
+  blocks.LayOutBackward(WantsDx(op.op()));
+  return blocks.total_bytes;
 }
 
 double ProductFlops(const Blocks& b) {
@@ -382,6 +401,7 @@ void RegisterLinearCrossEntropy(OpRegistry& ops, KernelRegistry& kernels) {
   s.infer = Infer;
   s.grad = Grad;
   s.workspace_bytes = ForwardWorkspace;
+  s.cuda_workspace_bytes = CudaForwardWorkspace;
   s.cost = ForwardCost;
   ops.Register(std::move(s));
   kernels.Register("linear_cross_entropy", DeviceKind::kCpu,
@@ -396,6 +416,7 @@ void RegisterLinearCrossEntropy(OpRegistry& ops, KernelRegistry& kernels) {
              BoolAttr("accumulate", false)};
   g.infer = InferGrad;
   g.workspace_bytes = BackwardWorkspace;
+  g.cuda_workspace_bytes = CudaBackwardWorkspace;
   g.cost = BackwardCost;
   g.aliases = {{"dweight", "acc"}};
   ops.Register(std::move(g));

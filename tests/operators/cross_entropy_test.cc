@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "operators/linear_cross_entropy_plan.h"
 #include "operators/register_ops.h"
 #include "tests/operators/op_harness.h"
 #include "tests/operators/reference.h"
@@ -177,6 +178,62 @@ TEST_P(CrossEntropyTest, LinearFormHasTheBitsOfItsParts) {
                  "dweight");
     }
   }
+}
+
+// Many blocks of classes or tokens against plain loops on whole logits.
+TEST_P(CrossEntropyTest, CutLinearFormMatchesPlainLoops) {
+  const DType t = GetParam();
+  const int64_t tokens = 30, classes = 1000, hidden = 24;
+  const Linear o = MakeLinear(t, tokens, classes, hidden);
+  Doubles logits = ReferenceMatmul(o.x.values.data(), o.weight.values.data(),
+                                   false, true, tokens, classes, hidden);
+  for (double& v : logits) v = RoundTo(t, v);
+  const CrossEntropyResult want =
+      ReferenceCrossEntropy(logits, o.labels.values, classes, -100);
+  Doubles dlogits = ReferenceSoftmax(logits, classes).out;
+  for (size_t i = 0; i < dlogits.size(); ++i) {
+    const double label = o.labels.values[i / static_cast<size_t>(classes)];
+    if (label == static_cast<double>(i % static_cast<size_t>(classes))) {
+      dlogits[i] -= 1;
+    }
+    dlogits[i] = label < 0 ? 0 : RoundTo(t, dlogits[i] * 0.5);
+  }
+  const Doubles dx = ReferenceMatmul(dlogits.data(), o.weight.values.data(),
+                                     false, false, tokens, hidden, classes);
+  const Doubles dweight = ReferenceMatmul(dlogits.data(), o.x.values.data(),
+                                          true, false, classes, hidden, tokens);
+  // A logit may fall on the other side of a rounding boundary.
+  const double u = UnitRoundoff(t);
+  for (int64_t chunk : {0, 4, 7}) {
+    const OpCase c = LinearCase(o, chunk);
+    SlotArrays got = RunOp(c);
+    ExpectNear(got["loss_sum"][0], {want.loss}, 2e-6 + u / 64, 1e-4, "loss");
+    ExpectNear(got["lse"][0], want.lse, 2e-6 + u / 64, 1e-5, "lse");
+    auto grads = RunGrad(c, {{"loss_sum", ScalarArray(DType::kFp32, 0.5)}},
+                         {"x", "weight"});
+    ExpectNear(grads["x"], dx, 2 * u, u / 16 + 1e-5, "dx");
+    ExpectNear(grads["weight"], dweight, 2 * u, u / 16 + 1e-5, "dweight");
+  }
+}
+
+TEST(LinearCrossEntropy, CudaPlanIsSmallBesideAModel) {
+  for (int64_t tokens : {4096, 8192}) {
+    LinearCrossEntropyBlocks blocks(DType::kBf16, tokens, 50304, 2048, 0);
+    EXPECT_LE(tokens * blocks.pitch * 2, int64_t{160} << 20);
+    // The last block is not a sliver.
+    const int64_t tail = 50304 % blocks.class_block;
+    EXPECT_TRUE(tail == 0 || tail > blocks.class_block / 2) << tail;
+    blocks.LayOutBackward(true);
+    EXPECT_LE(blocks.total_bytes, int64_t{260} << 20);
+  }
+  // chunk_tokens bounds the logits; one block needs no sums of dx.
+  const LinearCrossEntropyBlocks cut(DType::kBf16, 64, 1000, 16, 16);
+  EXPECT_EQ(cut.class_block, 128);
+  EXPECT_TRUE(cut.sums_dx());
+  LinearCrossEntropyBlocks whole(DType::kBf16, 64, 1000, 16, 0);
+  EXPECT_EQ(whole.class_block, 1000);
+  whole.LayOutBackward(true);
+  EXPECT_EQ(whole.total_bytes, 64 * 1000 * 2);
 }
 
 TEST_P(CrossEntropyTest, LinearFormAccumulatesTheWeightGrad) {

@@ -77,6 +77,26 @@ TEST_P(MatmulTest, BatchesBroadcast) {
   }
 }
 
+// A batch that no single step describes, in either operand.
+TEST_P(MatmulTest, BatchesBroadcastInTheMiddle) {
+  const DType t = GetParam();
+  const Array x = RandomArray(t, {2, 1, 3, 4, 5}, 1);
+  const Array y = RandomArray(t, {2, 1, 5, 6}, 2);
+  const Array out = RunOp({.type = "matmul",
+                           .inputs = {{"x", {x}}, {"y", {y}}},
+                           .outputs = {"out"}})["out"][0];
+  ASSERT_EQ(out.shape, (Shape{2, 2, 3, 4, 6}));
+  Doubles want;
+  for (int b = 0; b < 12; ++b) {
+    const int xi = b / 6 * 3 + b % 3, yi = b / 3 % 2;
+    const Doubles part =
+        ReferenceMatmul(x.values.data() + xi * 20, y.values.data() + yi * 30,
+                        false, false, 4, 6, 5);
+    want.insert(want.end(), part.begin(), part.end());
+  }
+  ExpectNear(out, want, UnitRoundoff(t), Absolute(5), "batched matmul");
+}
+
 TEST_P(MatmulTest, AccumulatesOntoItsOutputWithOneRounding) {
   const DType t = GetParam();
   const Array x = RandomArray(t, {3, 4, 5}, 1);
