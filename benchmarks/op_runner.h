@@ -1,4 +1,4 @@
-// Runs one op's CPU kernel again and again, for benchmarks.
+// Runs one op's kernel again and again, for benchmarks.
 #ifndef PLO_BENCHMARKS_OP_RUNNER_H_
 #define PLO_BENCHMARKS_OP_RUNNER_H_
 
@@ -6,8 +6,10 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,6 +20,7 @@
 #include "framework/runtime/kernel.h"
 #include "operators/convert.h"
 #include "operators/register_ops.h"
+#include "operators/schema_util.h"
 
 namespace plo {
 
@@ -27,14 +30,29 @@ struct OperandSpec {
   Shape shape;
 };
 
+// Where operands live and kernels run.
+struct RunnerDevice {
+  DeviceKind kind = DeviceKind::kCpu;
+  void* (*allocate)(size_t bytes) = [](size_t bytes) {
+    return std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  };
+  void (*free)(void* data) = std::free;
+  void (*upload)(void* target, const void* source, size_t bytes) =
+      [](void* target, const void* source, size_t bytes) {
+        std::memcpy(target, source, bytes);
+      };
+  void* stream = nullptr;
+};
+
 // Inputs hold small varying values; outputs with the name of an input slot
 // given in `same_as` share its var.
 class OpRunner {
  public:
-  OpRunner(
-      std::string type, const std::vector<OperandSpec>& inputs,
-      const std::vector<std::string>& outputs, AttrMap attrs,
-      const std::vector<std::pair<std::string, std::string>>& same_as = {}) {
+  OpRunner(std::string type, const std::vector<OperandSpec>& inputs,
+           const std::vector<std::string>& outputs, AttrMap attrs,
+           const std::vector<std::pair<std::string, std::string>>& same_as = {},
+           const RunnerDevice& device = {})
+      : device_(device) {
     RegisterBuiltinOps();
     const OpRegistry& registry = OpRegistry::Global();
     OpSpec spec;
@@ -61,19 +79,21 @@ class OpRunner {
     }
     const OpSchema& schema = registry.Get(op.type);
     const OpView view(program_, op);
-    workspace_bytes_ =
-        schema.workspace_bytes ? schema.workspace_bytes(view) : 0;
+    workspace_bytes_ = schema.WorkspaceBytes(view, device_.kind);
     if (schema.cost) flops_ = schema.cost(view).flops;
     context_ = std::make_unique<KernelContext>(
         &op, &env_, Bind(op.inputs), Bind(op.outputs),
         Tensor{Allocate(workspace_bytes_), DType::kBool, Shape{},
                workspace_bytes_});
-    context_->Begin({}, nullptr);
-    kernel_ = KernelRegistry::Global().Get(op.type, DeviceKind::kCpu);
+    context_->Begin({}, device_.stream);
+    kernel_ = KernelRegistry::Global().Get(op.type, device_.kind);
+    operand_bytes_ = OperandBytes(view);
   }
 
   void Run() { kernel_(*context_); }
   double flops() const { return flops_; }
+  // Read and written by a kernel that touches each operand once.
+  double operand_bytes() const { return operand_bytes_; }
   int64_t workspace_bytes() const { return workspace_bytes_; }
   // Bytes of an operand, such as "x" or "out_lse".
   void* Data(const std::string& name) {
@@ -91,23 +111,29 @@ class OpRunner {
 
   void* Allocate(int64_t bytes) {
     const size_t size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
-    blocks_.emplace_back(std::aligned_alloc(4096, (size + 4095) / 4096 * 4096),
-                         &std::free);
+    blocks_.emplace_back(device_.allocate(size), device_.free);
     return blocks_.back().get();
   }
 
+  // The same pattern over and over: making new values takes longer.
   void Fill(const Var& var, void* data) {
-    if (!IsFloat(var.dtype)) {
-      std::fill_n(static_cast<char*>(data), var.bytes(), char{0});
-      return;
-    }
-    std::vector<float> values(static_cast<size_t>(var.shape.numel()));
+    const int64_t period = std::min(var.shape.numel(), int64_t{1} << 20);
+    std::vector<float> values(static_cast<size_t>(period));
     uint32_t state = 12345;
     for (float& v : values) {
       state = state * 1664525u + 1013904223u;
       v = static_cast<float>(state >> 8) * 0x1p-24f - 0.5f;
     }
-    ConvertFromFloat(var.dtype, values.data(), data, var.shape.numel());
+    const int64_t size = SizeOf(var.dtype);
+    std::vector<std::byte> pattern(static_cast<size_t>(period * size));
+    if (IsFloat(var.dtype)) {
+      ConvertFromFloat(var.dtype, values.data(), pattern.data(), period);
+    }
+    for (int64_t i = 0; i < var.bytes(); i += period * size) {
+      device_.upload(
+          static_cast<std::byte*>(data) + i, pattern.data(),
+          static_cast<size_t>(std::min(period * size, var.bytes() - i)));
+    }
   }
 
   std::vector<KernelContext::BoundSlot> Bind(const std::vector<Slot>& slots) {
@@ -130,6 +156,7 @@ class OpRunner {
     return bound;
   }
 
+  const RunnerDevice device_;
   Program program_;
   KernelEnv env_;
   std::vector<std::unique_ptr<void, void (*)(void*)>> blocks_;
@@ -138,6 +165,7 @@ class OpRunner {
   Kernel kernel_ = nullptr;
   int64_t workspace_bytes_ = 0;
   double flops_ = 0;
+  double operand_bytes_ = 0;
 };
 
 // With one OpenMP thread the processor time, which other processes do not
