@@ -13,7 +13,8 @@ namespace plo {
 // Strides of the target, then of the source.
 using CopyLoop = StridedLoop<2>;
 
-// For kernel arguments; offsets in 32-bit arithmetic where they fit.
+// For kernel arguments, __grid_constant__ lest each thread copies it to memory
+// of its own; offsets in 32-bit arithmetic where they fit.
 template <typename Index>
 struct CopyDims {
   int rank = 0;
@@ -26,7 +27,8 @@ inline constexpr int kCopyThreads = 256;
 
 template <typename Unit, typename Index>
 __global__ void __launch_bounds__(kCopyThreads)
-    CopyUnits(CopyDims<Index> dims, int64_t total, const Unit* from, Unit* to) {
+    CopyUnits(const __grid_constant__ CopyDims<Index> dims, int64_t total,
+              const Unit* from, Unit* to) {
   const int64_t index = int64_t{blockIdx.x} * kCopyThreads + threadIdx.x;
   if (index >= total) return;
   Index rest = static_cast<Index>(index), source = 0, target = 0;
