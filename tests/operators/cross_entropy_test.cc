@@ -143,6 +143,9 @@ OpCase LinearCase(const Linear& o, int64_t chunk_tokens = 0) {
 TEST_P(CrossEntropyTest, LinearFormHasTheBitsOfItsParts) {
   const DType t = GetParam();
   OmpOneThread one_thread;  // the split of a product's depth is its own
+  // cuBLASLt may sum the logits of a block in another order.
+  const bool exact = TestDevice() == DeviceKind::kCpu;
+  const double u = exact ? 0 : UnitRoundoff(t);
   const int64_t sizes[][3] = {{1, 1, 1}, {5, 257, 12}, {70, 1300, 33}};
   for (const auto& [tokens, classes, hidden] : sizes) {
     const Linear o = MakeLinear(t, tokens, classes, hidden);
@@ -168,14 +171,21 @@ TEST_P(CrossEntropyTest, LinearFormHasTheBitsOfItsParts) {
                .attrs = Attrs({{"trans_x", true}})})["out"][0];
     for (int64_t chunk : {0, 16}) {
       SlotArrays got = RunOp(LinearCase(o, chunk));
-      ExpectSame(got["lse"][0], want["lse"][0], "lse");
-      ExpectSame(got["loss_sum"][0], want["loss_sum"][0], "loss_sum");
+      if (exact) {
+        ExpectSame(got["lse"][0], want["lse"][0], "lse");
+        ExpectSame(got["loss_sum"][0], want["loss_sum"][0], "loss_sum");
+      }
+      ExpectNear(got["lse"][0], want["lse"][0].values, 2e-6, u / 64 + 1e-6,
+                 "lse");
+      ExpectNear(got["loss_sum"][0], want["loss_sum"][0].values, 2e-6 + u / 64,
+                 1e-5, "loss_sum");
       auto grads =
           RunGrad(LinearCase(o, chunk), {{"loss_sum", dloss}}, {"x", "weight"});
       // Sums over blocks of classes or tokens associate otherwise.
-      ExpectNear(grads["x"], dx.values, 2 * UnitRoundoff(t), 1e-6, "dx");
-      ExpectNear(grads["weight"], dweight.values, 2 * UnitRoundoff(t), 1e-6,
-                 "dweight");
+      ExpectNear(grads["x"], dx.values, 2 * UnitRoundoff(t), u / 16 + 1e-6,
+                 "dx");
+      ExpectNear(grads["weight"], dweight.values, 2 * UnitRoundoff(t),
+                 u / 16 + 1e-6, "dweight");
     }
   }
 }
