@@ -13,6 +13,7 @@
 #include "framework/ir/op_registry.h"
 #include "framework/runtime/host_pool.h"
 #include "operators/adam_kernels.h"
+#include "operators/adam_layout.h"
 #include "operators/infer_util.h"
 #include "operators/kernel_util.h"
 #include "operators/segments.h"
@@ -23,16 +24,6 @@ namespace {
 
 // Elements a thread takes at a time; 28 bytes each pass through its caches.
 constexpr int64_t kGrain = 16384;
-
-ClipMode ParseClipMode(const std::string& name) {
-  if (name == "none") return ClipMode::kNone;
-  if (name == "global_norm") return ClipMode::kGlobalNorm;
-  if (name == "norm") return ClipMode::kNorm;
-  PLO_ENFORCE(name == "value", kInvalidArgument,
-              "clip_mode must be none, global_norm, norm or value, is '", name,
-              "'");
-  return ClipMode::kValue;
-}
 
 void RequireState(InferContext& ctx, const char* slot) {
   RequireDType(ctx, slot, DType::kFp32);
@@ -93,76 +84,19 @@ void InferSgd(InferContext& ctx) {
               momentum);
 }
 
-constexpr int64_t kPadding = -1;
-
-// A run of one segment or of padding.
-struct Piece {
-  int64_t begin, end;
-  int64_t segment;
-};
-
-// What does not change from step to step, and room for what does.
+// The layout, and room for what changes from step to step.
 struct State {
-  UpdateRule rule;
-  std::vector<SegmentRule> segments;
-  std::vector<Piece> pieces;  // cover all elements, ascending
+  UpdateLayout layout;
   std::vector<AdamScalars> adam;
   std::vector<SgdScalars> sgd;
 };
 
-void AddPiece(std::vector<Piece>& pieces, int64_t begin, int64_t end,
-              int64_t segment) {
-  if (begin < end) pieces.push_back({begin, end, segment});
-}
-
 State MakeState(const KernelContext& ctx, bool adam) {
-  const AttrMap& attrs = ctx.attrs();
-  State state;
-  if (adam) {
-    state.rule.beta1 = attrs.GetFloat("beta1");
-    state.rule.beta2 = attrs.GetFloat("beta2");
-    state.rule.eps = attrs.GetFloat("eps");
-  } else {
-    state.rule.momentum = attrs.GetFloat("momentum");
-    state.rule.nesterov = attrs.GetBool("nesterov");
-  }
-  state.rule.weight_decay = attrs.GetFloat("weight_decay");
-  state.rule.decoupled = attrs.GetBool("decoupled");
-  state.rule.clip_mode = ParseClipMode(attrs.GetString("clip_mode"));
-  state.rule.clip = attrs.GetFloat("clip_norm");
-
-  const int64_t numel = ctx.In("grad").numel;
-  const int64_t low = attrs.GetBool("sliced") ? ctx.env().rank * numel : 0;
-  const size_t count = attrs.GetInts("segment_begins").size();
-  int64_t at = 0;
-  for (size_t i = 0; i < count; ++i) {
-    state.segments.push_back({attrs.GetFloats("segment_weight_decay")[i],
-                              attrs.GetFloats("segment_lr_scale")[i],
-                              attrs.GetInts("segment_need_clip")[i] != 0});
-    const SegmentRange range = SegmentWithin(attrs, i, low, low + numel);
-    if (range.empty()) continue;
-    AddPiece(state.pieces, at, range.begin, kPadding);
-    AddPiece(state.pieces, range.begin, range.end, static_cast<int64_t>(i));
-    at = range.end;
-  }
-  AddPiece(state.pieces, at, numel, kPadding);
+  State state{MakeUpdateLayout(ctx, adam), {}, {}};
+  const size_t count = state.layout.segments.size();
   state.adam.resize(adam ? count : 0);
   state.sgd.resize(adam ? 0 : count);
   return state;
-}
-
-UpdateOperands Bind(KernelContext& ctx) {
-  UpdateOperands o;
-  o.grad = ctx.In("grad").data;
-  o.grad_dtype = ctx.In("grad").dtype;
-  o.master = ctx.Out("master").as<float>();
-  o.moment1 = ctx.Out("moment1").as<float>();
-  if (const Tensor* v = ctx.TryOut("moment2")) o.moment2 = v->as<float>();
-  if (const Tensor* param = ctx.TryOut("param")) {
-    o.param = param->data;
-    o.param_dtype = param->dtype;
-  }
-  return o;
 }
 
 // The host stream has threads of its own, which OMP_NUM_THREADS does not limit.
@@ -184,7 +118,8 @@ void ZeroParam(const UpdateOperands& o, int64_t begin, int64_t end) {
 
 void RunUpdate(KernelContext& ctx, bool adam) {
   State& state = ctx.Cached<State>([&] { return MakeState(ctx, adam); });
-  const UpdateOperands o = Bind(ctx);
+  UpdateLayout& layout = state.layout;
+  const UpdateOperands o = BindUpdateOperands(ctx);
   const int64_t numel = ctx.In("grad").numel;
   const float* record = ctx.In("record").as<float>();
   if (record[kRecordSkip] != 0.0f) {
@@ -195,28 +130,28 @@ void RunUpdate(KernelContext& ctx, bool adam) {
   }
   const Tensor* stats = ctx.TryIn("stats");
   const int64_t offset = ctx.attrs().GetInt("stats_offset");
-  for (size_t i = 0; i < state.segments.size(); ++i) {
-    SegmentRule& segment = state.segments[i];
+  for (size_t i = 0; i < layout.segments.size(); ++i) {
+    SegmentRule& segment = layout.segments[i];
     if (stats != nullptr) {
       segment.sum_squares =
           stats->as<float>()[offset + static_cast<int64_t>(i)];
     }
     if (adam) {
-      state.adam[i] = FoldAdam(state.rule, segment, record);
+      state.adam[i] = FoldAdam(layout.rule, segment, record);
     } else {
-      state.sgd[i] = FoldSgd(state.rule, segment, record);
+      state.sgd[i] = FoldSgd(layout.rule, segment, record);
     }
   }
   const UpdateKernels& kernels = GetUpdateKernels();
   ForChunks(ctx, numel, [&](int64_t begin, int64_t end) {
-    auto piece =
-        std::upper_bound(state.pieces.begin(), state.pieces.end(), begin,
-                         [](int64_t at, const Piece& p) { return at < p.end; });
-    for (; piece != state.pieces.end() && piece->begin < end; ++piece) {
+    auto piece = std::upper_bound(
+        layout.pieces.begin(), layout.pieces.end(), begin,
+        [](int64_t at, const UpdatePiece& p) { return at < p.end; });
+    for (; piece != layout.pieces.end() && piece->begin < end; ++piece) {
       const int64_t from = std::max(begin, piece->begin);
       const int64_t to = std::min(end, piece->end);
       const size_t segment = static_cast<size_t>(piece->segment);
-      if (piece->segment == kPadding) {
+      if (piece->segment == kPaddingPiece) {
         ZeroParam(o, from, to);
       } else if (adam) {
         kernels.adam(state.adam[segment], o, from, to);

@@ -1,5 +1,7 @@
 // all_reduce, reduce_scatter, all_gather over all ranks. Without a comm, or
 // with one rank, they are copies, or nothing where output and input coincide.
+#include "operators/collective.h"
+
 #include <cstring>
 
 #include "framework/ir/op_registry.h"
@@ -13,11 +15,6 @@ void CheckReduction(InferContext& ctx) {
   const std::string& reduction = ctx.attrs().GetString("reduction");
   ctx.Require(reduction == "sum" || reduction == "max",
               "reduction must be 'sum' or 'max', is '", reduction, "'");
-}
-
-Reduction ReductionOf(const AttrMap& attrs) {
-  return attrs.GetString("reduction") == "sum" ? Reduction::kSum
-                                               : Reduction::kMax;
 }
 
 void InferAllReduce(InferContext& ctx) {
@@ -42,10 +39,6 @@ void InferAllGather(InferContext& ctx) {
   ctx.Set("out", ctx.dtype("x"), {x[0] * ctx.program().world_size});
 }
 
-bool Alone(const KernelContext& ctx) {
-  return ctx.env().comm == nullptr || ctx.env().comm->size() == 1;
-}
-
 void CopyIfApart(const Tensor& x, const Tensor& out) {
   const int64_t bytes = x.numel * SizeOf(x.dtype);
   if (bytes == 0 || x.data == out.data) return;
@@ -56,23 +49,23 @@ void AllReduceKernel(KernelContext& ctx) {
   const Tensor& x = ctx.In("x");
   const Tensor& out = ctx.Out("out");
   CopyIfApart(x, out);
-  if (Alone(ctx)) return;
-  ctx.env().comm->AllReduce(out.data, out.numel, out.dtype,
-                            ReductionOf(ctx.attrs()), ctx.native_stream());
+  if (IsAlone(ctx)) return;
+  ctx.env().comm->AllReduce(out.data, out.numel, out.dtype, ReductionOf(ctx),
+                            ctx.native_stream());
 }
 
 void ReduceScatterKernel(KernelContext& ctx) {
   const Tensor& x = ctx.In("x");
   const Tensor& out = ctx.Out("out");
-  if (Alone(ctx)) return CopyIfApart(x, out);
+  if (IsAlone(ctx)) return CopyIfApart(x, out);
   ctx.env().comm->ReduceScatter(x.data, out.data, out.numel, out.dtype,
-                                ReductionOf(ctx.attrs()), ctx.native_stream());
+                                ReductionOf(ctx), ctx.native_stream());
 }
 
 void AllGatherKernel(KernelContext& ctx) {
   const Tensor& x = ctx.In("x");
   const Tensor& out = ctx.Out("out");
-  if (Alone(ctx)) return CopyIfApart(x, out);
+  if (IsAlone(ctx)) return CopyIfApart(x, out);
   ctx.env().comm->AllGather(x.data, out.data, x.numel, x.dtype,
                             ctx.native_stream());
 }

@@ -1,19 +1,19 @@
 // grad_stats: sums of squares by segment, and the number of elements that are
 // not finite, over this rank's slice of a bucket's gradient.
 //
-// One pass; 2 or 4 bytes per element. Blocks of fixed size are summed in double
-// and combined in order, so the result depends on the slice's values only: not
-// on the number of threads, nor on whether the operand is the slice alone or
-// the whole bucket.
+// One pass; 2 or 4 bytes per element. Sums are in double, in the order of
+// grad_stats_layout.h, so the result depends on the slice's values only: not on
+// the device or the number of threads, nor on whether the operand is the slice
+// alone or the whole bucket.
 #include "framework/ir/op_registry.h"
 #include "operators/elementwise.h"
+#include "operators/grad_stats_layout.h"
 #include "operators/infer_util.h"
-#include "operators/segments.h"
 
 namespace plo {
 namespace {
 
-constexpr int64_t kBlock = 32 * kRowChunk;
+static_assert(kStatsRow == kRowChunk);
 
 int64_t SegmentCount(const AttrMap& attrs) {
   return static_cast<int64_t>(attrs.GetInts("segment_begins").size());
@@ -30,72 +30,78 @@ void InferGradStats(InferContext& ctx) {
   ctx.Set("stats", DType::kFp32, {SegmentCount(ctx.attrs()) + 1});
 }
 
-// A run of one segment, in elements of x.
+// In elements of x.
 struct Block {
-  int64_t segment;
   int64_t begin, n;
 };
 
-// What does not change from step to step.
+struct BlockStats {
+  double squares;
+  int64_t nonfinite;
+};
+
+// What does not change from step to step, and room for what does.
 struct Layout {
+  std::vector<StatsRun> runs;
   std::vector<Block> blocks;
-  std::vector<double> squares;  // by block
-  std::vector<int64_t> nonfinite;
+  std::vector<BlockStats> stats;  // by block
 };
 
 Layout MakeLayout(const KernelContext& ctx) {
-  const AttrMap& attrs = ctx.attrs();
-  const int64_t slice = attrs.GetInt("slice_numel");
-  const int64_t low = ctx.env().rank * slice;
-  const int64_t offset = attrs.GetBool("sliced") ? 0 : low;
   Layout layout;
-  for (int64_t s = 0; s < SegmentCount(attrs); ++s) {
-    const SegmentRange range =
-        SegmentWithin(attrs, static_cast<size_t>(s), low, low + slice);
-    for (int64_t at = range.begin; at < range.end; at += kBlock) {
+  layout.runs = MakeStatsRuns(ctx);
+  for (const StatsRun& run : layout.runs) {
+    for (int64_t at = 0; at < run.n; at += kStatsBlock) {
       layout.blocks.push_back(
-          {s, offset + at, std::min(kBlock, range.end - at)});
+          {run.begin + at, std::min(kStatsBlock, run.n - at)});
     }
   }
-  layout.squares.resize(layout.blocks.size());
-  layout.nonfinite.resize(layout.blocks.size());
+  layout.stats.resize(layout.blocks.size());
   return layout;
+}
+
+BlockStats StatsOfBlock(const Tensor& x, const Block& block) {
+  const FloatLoops& loops = GetFloatLoops();
+  BlockStats stats{};
+  float buffer[kStatsRow];
+  ForRowChunks(block.n, [&](int64_t begin, int64_t n) {
+    const float* values =
+        FloatsAt(x.dtype, x.data, block.begin + begin, n, buffer);
+    double lanes[kStatsLanes] = {};
+    loops.sum_squares(values, n, lanes);
+    stats.squares += JoinStatsLanes(lanes);
+    stats.nonfinite += loops.count_nonfinite(values, n);
+  });
+  return stats;
 }
 
 void GradStatsKernel(KernelContext& ctx) {
   const Tensor& x = ctx.In("x");
-  const Tensor& stats = ctx.Out("stats");
   Layout& layout = ctx.Cached<Layout>([&] { return MakeLayout(ctx); });
-  const FloatLoops& loops = GetFloatLoops();
-  const int64_t blocks = static_cast<int64_t>(layout.blocks.size());
-  ParallelFor(blocks, ctx.attrs().GetInt("slice_numel"), [&](int64_t b) {
-    const Block& block = layout.blocks[static_cast<size_t>(b)];
-    double lanes[8] = {};
-    int64_t nonfinite = 0;
-    float buffer[kRowChunk];
-    ForRowChunks(block.n, [&](int64_t begin, int64_t n) {
-      const float* values =
-          FloatsAt(x.dtype, x.data, block.begin + begin, n, buffer);
-      loops.sum_squares(values, n, lanes);
-      nonfinite += loops.count_nonfinite(values, n);
-    });
-    layout.squares[static_cast<size_t>(b)] =
-        ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
-        ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
-    layout.nonfinite[static_cast<size_t>(b)] = nonfinite;
-  });
-  float* out = stats.as<float>();
-  size_t b = 0;
+  ParallelFor(static_cast<int64_t>(layout.blocks.size()),
+              ctx.attrs().GetInt("slice_numel"), [&](int64_t b) {
+                const size_t i = static_cast<size_t>(b);
+                layout.stats[i] = StatsOfBlock(x, layout.blocks[i]);
+              });
+  float* out = ctx.Out("stats").as<float>();
+  const BlockStats* block = layout.stats.data();
   int64_t nonfinite = 0;
-  for (int64_t s = 0; s + 1 < stats.numel; ++s) {
-    double total = 0;
-    for (; b < layout.blocks.size() && layout.blocks[b].segment == s; ++b) {
-      total += layout.squares[b];
-      nonfinite += layout.nonfinite[b];
+  for (const StatsRun& run : layout.runs) {
+    double lanes[kStatsJoinLanes] = {};
+    for (int64_t i = 0; i < CeilDiv(run.n, kStatsBlock); ++i, ++block) {
+      lanes[i % kStatsJoinLanes] += block->squares;
+      nonfinite += block->nonfinite;
     }
-    out[s] = static_cast<float>(total);
+    *out++ = static_cast<float>(JoinStatsLanes(lanes));
   }
-  out[stats.numel - 1] = static_cast<float>(nonfinite);
+  *out = static_cast<float>(nonfinite);
+}
+
+// CUDA: a sum and a count for each block, and the count of all blocks.
+int64_t CudaWorkspaceBytes(const OpView& op) {
+  return 16 * MaxStatsBlocks(op.attrs().GetInt("slice_numel"),
+                             SegmentCount(op.attrs())) +
+         8;
 }
 
 OpCost GradStatsCost(const OpView& op) {
@@ -116,6 +122,7 @@ void RegisterGradStats(OpRegistry& ops, KernelRegistry& kernels) {
                   {"segment_numels", AttrType::kInts}};
   schema.infer = InferGradStats;
   schema.cost = GradStatsCost;
+  schema.cuda_workspace_bytes = CudaWorkspaceBytes;
   ops.Register(std::move(schema));
   kernels.Register("grad_stats", DeviceKind::kCpu, GradStatsKernel);
 }

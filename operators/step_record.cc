@@ -12,10 +12,6 @@
 namespace plo {
 namespace {
 
-// Values of the attribute need_clip, one per entry of stats.
-constexpr int64_t kCountsInNorm = 1;
-constexpr int64_t kNonfiniteCounter = -1;
-
 void InferStepRecord(InferContext& ctx) {
   RequireDType(ctx, "stats", DType::kFp32);
   RequireScalar(ctx, "applied_step", DType::kInt64);
@@ -43,58 +39,30 @@ void InferStepRecord(InferContext& ctx) {
   SetLike(ctx, "applied_step", "applied_step");
 }
 
-// base^exponent by squaring: no libm, so the same bits on every machine.
-double Power(double base, int64_t exponent) {
-  double result = 1.0;
-  for (; exponent > 0; exponent >>= 1) {
-    if (exponent & 1) result *= base;
-    base *= base;
-  }
-  return result;
-}
-
 void StepRecordKernel(KernelContext& ctx) {
   const AttrMap& attrs = ctx.attrs();
   const Tensor& stats = ctx.In("stats");
   const std::vector<int64_t>& need_clip = attrs.GetInts("need_clip");
-  double squares = 0;
-  double nonfinite = 0;
+  StepInputs in{};
   for (int64_t i = 0; i < stats.numel; ++i) {
     const double value = stats.as<float>()[i];
-    if (need_clip[static_cast<size_t>(i)] == kCountsInNorm) squares += value;
-    if (need_clip[static_cast<size_t>(i)] == kNonfiniteCounter) {
-      nonfinite += value;
-    }
+    const int64_t use = need_clip[static_cast<size_t>(i)];
+    if (use == kCountsInNorm) in.squares += value;
+    if (use == kNonfiniteCounter) in.nonfinite += value;
   }
-  const Tensor* scale_in = ctx.TryIn("scale");
-  const double scale = scale_in == nullptr ? 1.0 : *scale_in->as<float>();
-  const double norm = std::sqrt(squares) / scale;
-  // A counter that overflowed to infinity or NaN counts as well.
-  const bool skip = !(nonfinite == 0);
-  const double coefficient =
-      attrs.GetString("clip_mode") == "global_norm"
-          ? ClipCoefficient(attrs.GetFloat("clip_norm"), norm)
-          : 1.0;
-  const int64_t applied = *ctx.In("applied_step").as<int64_t>();
-  const int64_t update = applied + 1;
-  const int64_t applied_after = skip ? applied : update;
-
-  float* record = ctx.Out("record").as<float>();
-  std::fill(record, record + kStepRecordSize, 0.0f);
-  record[kRecordSkip] = skip ? 1.0f : 0.0f;
-  record[kRecordLr] = *ctx.In("lr").as<float>();
-  record[kRecordBiasCorrection1] =
-      static_cast<float>(1.0 - Power(attrs.GetFloat("beta1"), update));
-  record[kRecordBiasCorrection2] =
-      static_cast<float>(1.0 - Power(attrs.GetFloat("beta2"), update));
-  record[kRecordMultiplier] = static_cast<float>(coefficient / scale);
-  record[kRecordUnclipped] = static_cast<float>(1.0 / scale);
-  record[kRecordNorm] = static_cast<float>(norm);
-  record[kRecordLossScale] = static_cast<float>(scale);
-  record[kRecordAppliedStep] = static_cast<float>(applied_after);
-  record[kRecordNonfinite] = static_cast<float>(nonfinite);
-  *ctx.Out("applied_step").as<int64_t>() = applied_after;
+  const Tensor* scale = ctx.TryIn("scale");
+  in.scale = scale == nullptr ? 1.0 : *scale->as<float>();
+  in.lr = *ctx.In("lr").as<float>();
+  in.applied_step = *ctx.In("applied_step").as<int64_t>();
+  const StepRecordRule rule = {attrs.GetFloat("beta1"), attrs.GetFloat("beta2"),
+                               attrs.GetString("clip_mode") == "global_norm",
+                               attrs.GetFloat("clip_norm")};
+  *ctx.Out("applied_step").as<int64_t>() =
+      WriteStepRecord(rule, in, ctx.Out("record").as<float>());
 }
+
+// CUDA: the two sums on their way from one part of the stats to the next.
+int64_t CudaWorkspaceBytes(const OpView&) { return 2 * sizeof(double); }
 
 }  // namespace
 
@@ -109,6 +77,7 @@ void RegisterStepRecord(OpRegistry& ops, KernelRegistry& kernels) {
                   FloatAttr("beta1", 0.9),
                   FloatAttr("beta2", 0.999)};
   schema.infer = InferStepRecord;
+  schema.cuda_workspace_bytes = CudaWorkspaceBytes;
   schema.aliases = {{"applied_step", "applied_step"}};
   ops.Register(std::move(schema));
   kernels.Register("step_record", DeviceKind::kCpu, StepRecordKernel);

@@ -29,6 +29,62 @@ PLO_HOST_DEVICE double ClipCoefficient(double max_norm, double norm) {
   return coefficient < 1.0 ? coefficient : 1.0;
 }
 
+// base^exponent by squaring: no libm, so the same bits on every machine.
+PLO_HOST_DEVICE double Power(double base, int64_t exponent) {
+  double result = 1.0;
+  for (; exponent > 0; exponent >>= 1) {
+    if (exponent & 1) result *= base;
+    base *= base;
+  }
+  return result;
+}
+
+// The attributes of a step_record op.
+struct StepRecordRule {
+  double beta1, beta2;
+  bool clips_global_norm;
+  double clip_norm;
+};
+
+// What a step_record op reads, with the stats summed up.
+struct StepInputs {
+  double squares;    // of the gradients in the norm, scaled
+  double nonfinite;  // gradient elements
+  double scale;
+  float lr;
+  int64_t applied_step;
+};
+
+// Writes the record; returns the number of updates applied after this step.
+PLO_HOST_DEVICE int64_t WriteStepRecord(const StepRecordRule& rule,
+                                        const StepInputs& in, float* record) {
+  const double norm = __builtin_sqrt(in.squares) / in.scale;
+  // A counter that overflowed to infinity or NaN counts as well.
+  const bool skip = !(in.nonfinite == 0);
+  const double coefficient =
+      rule.clips_global_norm ? ClipCoefficient(rule.clip_norm, norm) : 1.0;
+  const int64_t update = in.applied_step + 1;
+  const int64_t applied_after = skip ? in.applied_step : update;
+  for (int64_t i = 0; i < kStepRecordSize; ++i) record[i] = 0.0f;
+  record[kRecordSkip] = skip ? 1.0f : 0.0f;
+  record[kRecordLr] = in.lr;
+  record[kRecordBiasCorrection1] =
+      static_cast<float>(1.0 - Power(rule.beta1, update));
+  record[kRecordBiasCorrection2] =
+      static_cast<float>(1.0 - Power(rule.beta2, update));
+  record[kRecordMultiplier] = static_cast<float>(coefficient / in.scale);
+  record[kRecordUnclipped] = static_cast<float>(1.0 / in.scale);
+  record[kRecordNorm] = static_cast<float>(norm);
+  record[kRecordLossScale] = static_cast<float>(in.scale);
+  record[kRecordAppliedStep] = static_cast<float>(applied_after);
+  record[kRecordNonfinite] = static_cast<float>(in.nonfinite);
+  return applied_after;
+}
+
+// Values of the attribute need_clip, one per entry of stats.
+inline constexpr int64_t kCountsInNorm = 1;
+inline constexpr int64_t kNonfiniteCounter = -1;
+
 }  // namespace plo
 
 #endif  // PLO_OPERATORS_STEP_RECORD_H_

@@ -1,9 +1,6 @@
-// update_loss_scaling: the dynamic loss scale.
-//
-// A skipped step counts as bad and resets the count of good ones, and the other
-// way round. After decr_every_n bad steps in a row the scale shrinks, not below
-// min_scale; after incr_every_n good ones it grows, but not past finite.
-#include <algorithm>
+// update_loss_scaling: the dynamic loss scale; see update_loss_scaling.h.
+#include "operators/update_loss_scaling.h"
+
 #include <cmath>
 
 #include "framework/ir/op_registry.h"
@@ -37,30 +34,14 @@ void InferUpdate(InferContext& ctx) {
 }
 
 void UpdateKernel(KernelContext& ctx) {
-  const AttrMap& attrs = ctx.attrs();
+  LossScale state = {*ctx.In("scale").as<float>(),
+                     *ctx.In("good").as<int32_t>(),
+                     *ctx.In("bad").as<int32_t>()};
   const bool skipped = ctx.In("record").as<float>()[kRecordSkip] != 0.0f;
-  float scale = *ctx.In("scale").as<float>();
-  int32_t good = *ctx.In("good").as<int32_t>();
-  int32_t bad = *ctx.In("bad").as<int32_t>();
-  if (skipped) {
-    good = 0;
-    if (++bad >= attrs.GetInt("decr_every_n")) {
-      bad = 0;
-      scale = static_cast<float>(std::max(scale * attrs.GetFloat("decr_ratio"),
-                                          attrs.GetFloat("min_scale")));
-    }
-  } else {
-    bad = 0;
-    if (++good >= attrs.GetInt("incr_every_n")) {
-      good = 0;
-      const float grown =
-          static_cast<float>(scale * attrs.GetFloat("incr_ratio"));
-      if (std::isfinite(grown)) scale = grown;
-    }
-  }
-  *ctx.Out("scale").as<float>() = scale;
-  *ctx.Out("good").as<int32_t>() = good;
-  *ctx.Out("bad").as<int32_t>() = bad;
+  UpdateLossScale(MakeLossScaleRule(ctx.attrs()), skipped, state);
+  *ctx.Out("scale").as<float>() = state.scale;
+  *ctx.Out("good").as<int32_t>() = state.good;
+  *ctx.Out("bad").as<int32_t>() = state.bad;
 }
 
 }  // namespace

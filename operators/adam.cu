@@ -1,0 +1,237 @@
+// adamw, sgd_momentum on CUDA: one launch per bucket, bit for bit the CPU's
+// update (operators/adam_math.h).
+//
+// The pieces of the bucket travel as a kernel argument. Every block works
+// within one piece and folds the factors of its segment from the step record
+// itself, so nothing waits for the host and a captured launch stays valid.
+#include <algorithm>
+
+#include "operators/adam_layout.h"
+#include "operators/float8.cuh"
+
+namespace plo {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kRun = 8;  // elements that a thread takes at a time
+constexpr int64_t kTile = kThreads * kRun * 4;
+
+struct Piece {
+  int64_t begin, end;   // elements of the operands
+  int64_t first_block;  // of the launch
+  double weight_decay, lr_scale;
+  int32_t segment;  // or kPaddingPiece
+  int32_t need_clip;
+};
+
+// Kernel arguments are limited to 4 KiB on all devices; a bucket of one block
+// of a transformer has a dozen pieces.
+constexpr int kMaxPieces = 64;
+struct PieceTable {
+  int32_t count = 0;
+  Piece pieces[kMaxPieces];
+};
+
+struct Launch {
+  PieceTable table;
+  int64_t blocks = 0;
+};
+
+struct State {
+  UpdateRule rule;
+  UpdateOperands operands;
+  bool aligned;  // to 16 bytes
+  std::vector<Launch> launches;
+};
+
+// Tiles start at multiples of kTile of the operands, so that the elements of a
+// thread are aligned; those of a piece need not start at its begin.
+int64_t BlockCount(const UpdatePiece& piece) {
+  return DivideUp(piece.end, kTile) - piece.begin / kTile;
+}
+
+State MakeState(const KernelContext& context, bool adam) {
+  const UpdateLayout layout = MakeUpdateLayout(context, adam);
+  State state;
+  state.rule = layout.rule;
+  state.operands = BindUpdateOperands(context);
+  const UpdateOperands& o = state.operands;
+  state.aligned = IsAligned16(o.grad) && IsAligned16(o.master) &&
+                  IsAligned16(o.moment1) && IsAligned16(o.moment2) &&
+                  IsAligned16(o.param);
+  for (const UpdatePiece& piece : layout.pieces) {
+    if (state.launches.empty() ||
+        state.launches.back().table.count == kMaxPieces) {
+      state.launches.emplace_back();
+    }
+    Launch& launch = state.launches.back();
+    Piece& entry = launch.table.pieces[launch.table.count++];
+    entry = {piece.begin,
+             piece.end,
+             launch.blocks,
+             0,
+             0,
+             static_cast<int32_t>(piece.segment),
+             0};
+    if (piece.segment != kPaddingPiece) {
+      const SegmentRule& rule =
+          layout.segments[static_cast<size_t>(piece.segment)];
+      entry.weight_decay = rule.weight_decay;
+      entry.lr_scale = rule.lr_scale;
+      entry.need_clip = rule.need_clip ? 1 : 0;
+    }
+    launch.blocks += BlockCount(piece);
+  }
+  return state;
+}
+
+struct AdamUpdate {
+  using Scalars = AdamScalars;
+  static constexpr bool kHasMoment2 = true;
+  static __device__ Scalars Fold(const UpdateRule& rule,
+                                 const SegmentRule& segment,
+                                 const float* record) {
+    return FoldAdam(rule, segment, record);
+  }
+  static __device__ void Apply(const Scalars& s, float grad, float& p, float& m,
+                               float& v) {
+    AdamElement(s, grad, p, m, v);
+  }
+};
+
+struct SgdUpdate {
+  using Scalars = SgdScalars;
+  static constexpr bool kHasMoment2 = false;
+  static __device__ Scalars Fold(const UpdateRule& rule,
+                                 const SegmentRule& segment,
+                                 const float* record) {
+    return FoldSgd(rule, segment, record);
+  }
+  static __device__ void Apply(const Scalars& s, float grad, float& p, float& m,
+                               float&) {
+    SgdElement(s, grad, p, m);
+  }
+};
+
+// The elements of one run that the block owns: all eight in vector accesses, or
+// those within [low, high) one by one.
+struct Run {
+  int64_t at, low, high;
+  bool whole;
+
+  __device__ void Load(DType dtype, const void* data, float (&x)[kRun]) const {
+    if (whole) return LoadFloat8(dtype, data, at, x);
+#pragma unroll
+    for (int k = 0; k < kRun; ++k) {
+      x[k] = Owns(k) ? LoadFloat(dtype, data, at + k) : 0.0f;
+    }
+  }
+  __device__ void Store(DType dtype, void* data, const float (&x)[kRun]) const {
+    if (whole) return StoreFloat8(dtype, data, at, x);
+#pragma unroll
+    for (int k = 0; k < kRun; ++k) {
+      if (Owns(k)) StoreFloat(dtype, data, at + k, x[k]);
+    }
+  }
+  __device__ bool Owns(int k) const { return at + k >= low && at + k < high; }
+};
+
+template <typename Update>
+__device__ void UpdateRun(const Run& run, const UpdateOperands& o,
+                          const typename Update::Scalars& scalars) {
+  float p[kRun], m[kRun], v[kRun], g[kRun];
+  run.Load(DType::kFp32, o.master, p);
+  run.Load(DType::kFp32, o.moment1, m);
+  if constexpr (Update::kHasMoment2) run.Load(DType::kFp32, o.moment2, v);
+  run.Load(o.grad_dtype, o.grad, g);
+#pragma unroll
+  for (int k = 0; k < kRun; ++k) Update::Apply(scalars, g[k], p[k], m[k], v[k]);
+  run.Store(DType::kFp32, o.master, p);
+  run.Store(DType::kFp32, o.moment1, m);
+  if constexpr (Update::kHasMoment2) run.Store(DType::kFp32, o.moment2, v);
+  // Last: the param may have the gradient's bytes.
+  if (o.param != nullptr) run.Store(o.param_dtype, o.param, p);
+}
+
+__device__ int FindPiece(const PieceTable& table, int64_t block) {
+  int low = 0;
+  int high = table.count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (table.pieces[middle].first_block <= block) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+template <typename Update>
+__global__ void __launch_bounds__(kThreads)
+    UpdateKernel(const __grid_constant__ UpdateOperands o,
+                 const __grid_constant__ UpdateRule rule, const float* record,
+                 const float* stats, bool aligned,
+                 const __grid_constant__ PieceTable table) {
+  __shared__ typename Update::Scalars scalars;
+  const Piece& piece = table.pieces[FindPiece(table, blockIdx.x)];
+  const bool skip = record[kRecordSkip] != 0.0f;
+  const bool padding = piece.segment == kPaddingPiece;
+  const bool writes_param = o.param != nullptr;
+  if (skip && (!writes_param || o.param == o.master)) return;
+  if (padding && !writes_param) return;
+  if (!skip && !padding && threadIdx.x == 0) {
+    const float sum_squares = stats == nullptr ? 0.0f : stats[piece.segment];
+    scalars = Update::Fold(
+        rule,
+        {piece.weight_decay, piece.lr_scale, piece.need_clip != 0, sum_squares},
+        record);
+  }
+  __syncthreads();
+  const int64_t tile =
+      (piece.begin / kTile + blockIdx.x - piece.first_block) * kTile;
+  const int64_t low = max(piece.begin, tile);
+  const int64_t high = min(piece.end, tile + kTile);
+  for (int64_t at = tile + threadIdx.x * kRun; at < high;
+       at += kThreads * kRun) {
+    if (at + kRun <= low) continue;
+    const Run run = {at, low, high, aligned && at >= low && at + kRun <= high};
+    if (skip) {
+      float p[kRun];
+      run.Load(DType::kFp32, o.master, p);
+      run.Store(o.param_dtype, o.param, p);
+    } else if (padding) {
+      const float zeros[kRun] = {};
+      run.Store(o.param_dtype, o.param, zeros);
+    } else {
+      UpdateRun<Update>(run, o, scalars);
+    }
+  }
+}
+
+template <typename Update>
+void RunUpdate(KernelContext& context) {
+  const State& state = context.Cached<State>(
+      [&] { return MakeState(context, Update::kHasMoment2); });
+  const float* record = context.In("record").as<float>();
+  const Tensor* tensor = context.TryIn("stats");
+  const float* stats =
+      tensor == nullptr
+          ? nullptr
+          : tensor->as<float>() + context.attrs().GetInt("stats_offset");
+  for (const Launch& launch : state.launches) {
+    UpdateKernel<Update><<<static_cast<unsigned>(launch.blocks), kThreads, 0,
+                           StreamOf(context)>>>(
+        state.operands, state.rule, record, stats, state.aligned, launch.table);
+    CheckLaunch("update");
+  }
+}
+
+}  // namespace
+
+void RegisterAdamCuda(KernelRegistry& kernels) {
+  kernels.Register("adamw", DeviceKind::kCuda, RunUpdate<AdamUpdate>);
+  kernels.Register("sgd_momentum", DeviceKind::kCuda, RunUpdate<SgdUpdate>);
+}
+
+}  // namespace plo
