@@ -68,7 +68,7 @@ std::vector<int64_t*> Numbers(MemoryReport& memory) {
 }
 
 int64_t MaxOverRanks(Comm& comm, int64_t value) {
-  comm.AllReduce(&value, 1, DType::kInt64, Reduction::kMax, nullptr);
+  comm.host().AllReduce(&value, 1, DType::kInt64, Reduction::kMax, nullptr);
   return value;
 }
 
@@ -134,8 +134,9 @@ void ExchangeMemory(Comm& comm, MemoryReport& memory) {
       static_cast<int>(MaxOverRanks(comm, worst ? comm.rank() : int64_t{-1}));
   std::vector<int64_t> row;
   for (int64_t* number : Numbers(memory)) row.push_back(*number);
-  comm.Broadcast(row.data(), static_cast<int64_t>(row.size() * sizeof(int64_t)),
-                 root, nullptr);
+  comm.host().Broadcast(row.data(),
+                        static_cast<int64_t>(row.size() * sizeof(int64_t)),
+                        root, nullptr);
   size_t next = 0;
   for (int64_t* number : Numbers(memory)) *number = row[next++];
 }

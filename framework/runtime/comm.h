@@ -5,7 +5,8 @@
 // All ranks make the same calls in the same order. Reductions of floating data
 // exchange slices, sum in rank order in fp32 and round once, so that a result
 // depends on neither timing nor topology: element i of any reduction is
-// round(((x0 + x1) + x2) + ...).
+// round(((x0 + x1) + x2) + ...). NCCL's sums are as good a function of operands
+// and ranks, but with more than two ranks the order is its own.
 #ifndef PLO_FRAMEWORK_RUNTIME_COMM_H_
 #define PLO_FRAMEWORK_RUNTIME_COMM_H_
 
@@ -41,7 +42,14 @@ class Comm {
                          DType dtype, void* native_stream) = 0;
   virtual void Broadcast(void* data, int64_t bytes, int root,
                          void* native_stream) = 0;
+  // All ranks have made the call; not: what they enqueued before is complete.
   virtual void Barrier() = 0;
+  // The comm of the same ranks for data in host memory; this one unless its
+  // collectives run on an accelerator.
+  virtual Comm& host() { return *this; }
+  // Throws Unavailable once the comm has failed. Collectives that were only
+  // enqueued report nothing by themselves: whoever waits for them looks here.
+  virtual void ThrowIfFailed() = 0;
   // Makes pending and later calls of every rank throw Unavailable. Callable
   // from any thread, idempotent.
   virtual void Abort(const std::string& reason) = 0;
@@ -75,6 +83,14 @@ LaunchInfo ReadLaunchInfo();
 // master_addr:master_port. Throws Unavailable when the port is in use or a
 // rank does not appear in time.
 std::unique_ptr<Comm> CreateGlooComm(const LaunchInfo& info,
+                                     const CommOptions& options = {});
+
+// NCCL between GPUs, one rank each: LOCAL_RANK names the GPU. Collectives take
+// device memory and are not to be captured into CUDA graphs; what concerns host
+// memory, and the watch over the peers, is Gloo's (host()). Throws
+// FailedPrecondition where no usable GPU or CUDA build is present and
+// InvalidArgument when this host has more ranks than GPUs.
+std::unique_ptr<Comm> CreateNcclComm(const LaunchInfo& info,
                                      const CommOptions& options = {});
 
 // Throws FailedPrecondition unless all ranks pass the same value; the message

@@ -219,7 +219,7 @@ void CheckCollectiveArguments(const char* kind, const void* data,
 
 void CheckSameOnAllRanks(Comm& comm, uint64_t value, const std::string& what) {
   std::vector<uint64_t> values(static_cast<size_t>(comm.size()));
-  comm.AllGather(&value, values.data(), 1, DType::kInt64, nullptr);
+  comm.host().AllGather(&value, values.data(), 1, DType::kInt64, nullptr);
   for (size_t rank = 1; rank < values.size(); ++rank) {
     PLO_ENFORCE(values[rank] == values[0], kFailedPrecondition,
                 "the ranks differ in ", what, ": rank ", rank, " has ",

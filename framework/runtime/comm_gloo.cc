@@ -155,6 +155,8 @@ class GlooComm : public Comm {
     });
   }
 
+  void ThrowIfFailed() override { mesh_.ThrowIfFailed(); }
+
   void Abort(const std::string& reason) override {
     const SigpipeBlock no_sigpipe;
     mesh_.Fail("aborted: " + reason);

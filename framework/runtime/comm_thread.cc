@@ -88,6 +88,11 @@ class Meeting {
     Fail("aborted: " + reason);
   }
 
+  void ThrowIfFailed() {
+    std::lock_guard lock(mutex_);
+    if (!failure_.empty()) throw Error(ErrorCode::kUnavailable, failure_);
+  }
+
   void Depart(int rank) {
     std::lock_guard lock(mutex_);
     gone_[static_cast<size_t>(rank)] = true;
@@ -258,6 +263,7 @@ class ThreadComm : public Comm {
     meeting_->Leave(rank_, call);
   }
 
+  void ThrowIfFailed() override { meeting_->ThrowIfFailed(); }
   void Abort(const std::string& reason) override { meeting_->Abort(reason); }
   int64_t staging_bytes() const override { return 0; }
 

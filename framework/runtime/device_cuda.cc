@@ -5,7 +5,6 @@
 // the GPU compares a count of completed tasks, which the worker keeps in pinned
 // memory, with the one it waits for.
 #include <cuda.h>
-#include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 #include <omp.h>
 #include <sys/prctl.h>
@@ -22,6 +21,7 @@
 #include <vector>
 
 #include "framework/ir/error.h"
+#include "framework/runtime/cuda_driver.h"
 #include "framework/runtime/cuda_memory.h"
 #include "framework/runtime/cuda_status.h"
 #include "framework/runtime/cuda_stream.h"
@@ -73,18 +73,6 @@ std::string WhyUnusable(int ordinal, cudaDeviceProp& properties) {
                   "0 or newer");
   }
   return "";
-}
-
-template <typename Function>
-Function DriverFunction(const char* name) {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found;
-  CheckCuda(cudaGetDriverEntryPointByVersion(name, &function, CUDART_VERSION,
-                                             cudaEnableDefault, &found),
-            "cudaGetDriverEntryPointByVersion");
-  PLO_ENFORCE(found == cudaDriverEntryPointSuccess && function != nullptr,
-              kFailedPrecondition, "the NVIDIA driver lacks ", name);
-  return reinterpret_cast<Function>(function);
 }
 
 // What GPU and host both look at, in one pinned page of its own.

@@ -212,6 +212,8 @@ class ExecutorCore {
   // KernelEnv::device_error. The kernel also wrote NaN: the steps in flight
   // skip their updates.
   void CheckDeviceError();
+  // The same if the comm failed after its collectives were enqueued.
+  void CheckComm();
   // The step has been waited for.
   void NoteEnd(StepId step);
   // The pending error; nothing may be in flight.

@@ -306,6 +306,19 @@ void ExecutorCore::WaitForTickets(
     }
   }
   CheckDeviceError();
+  CheckComm();
+}
+
+void ExecutorCore::CheckComm() {
+  // On the CPU the collectives themselves throw.
+  if (comm == nullptr || device.kind() == DeviceKind::kCpu) return;
+  try {
+    comm->ThrowIfFailed();
+  } catch (const Error&) {
+    failure.Set(static_cast<uint64_t>(steps_without_error_) *
+                    graphs[0]->launches_per_step(),
+                std::current_exception());
+  }
 }
 
 void ExecutorCore::Settle() {

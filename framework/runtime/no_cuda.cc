@@ -1,5 +1,6 @@
-// Stands in for the CUDA device where it is not built.
+// Stands in for the CUDA device and the NCCL comm where they are not built.
 #include "framework/ir/error.h"
+#include "framework/runtime/comm.h"
 #include "framework/runtime/device.h"
 
 namespace plo {
@@ -10,5 +11,11 @@ std::unique_ptr<Device> CreateCudaDevice(const CudaDeviceOptions& options) {
 }
 
 bool CudaDeviceAvailable() { return false; }
+
+std::unique_ptr<Comm> CreateNcclComm(const LaunchInfo& info,
+                                     const CommOptions&) {
+  PLO_THROW(kFailedPrecondition, "rank ", info.rank,
+            " asks for NCCL, but plo is built without CUDA");
+}
 
 }  // namespace plo
