@@ -91,6 +91,15 @@ int Launch(const TrainFlags& flags, const char* command, const CliArgs& args) {
   return RunLocalWorkers(nproc, argv);
 }
 
+// Null for one rank.
+std::unique_ptr<Comm> MakeComm(const TrainConfig& config,
+                               const LaunchInfo& info) {
+  if (info.world_size == 1) return nullptr;
+  return ResolveDevice(config.device) == DeviceKind::kCuda
+             ? CreateNcclComm(info)
+             : CreateGlooComm(info);
+}
+
 // Runs this rank; rank 0 reports.
 int RunRank(const TrainFlags& flags) {
   const LaunchInfo info = ReadLaunchInfo();
@@ -98,8 +107,7 @@ int RunRank(const TrainFlags& flags) {
               kInvalidArgument, "--nproc=", flags.nproc,
               " contradicts WORLD_SIZE=", info.world_size);
   ValidateTrainConfig(flags.config, info.world_size);
-  std::unique_ptr<Comm> comm;
-  if (info.world_size > 1) comm = CreateGlooComm(info);
+  const std::unique_ptr<Comm> comm = MakeComm(flags.config, info);
   try {
     Progress progress(flags.config.steps);
     TrainerOptions options;

@@ -130,6 +130,13 @@ void CheckSteps(const TrainConfig& c, int world_size) {
 void CheckNumerics(const TrainConfig& c) {
   RequireOneOf("dtype", c.dtype, {"fp32", "bf16", "fp16"});
   RequireOneOf("grad_dtype", c.grad_dtype, {"same", "fp32"});
+  RequireOneOf("grad_reduce_dtype", c.grad_reduce_dtype,
+               {"same", "fp32", "bf16", "fp16"});
+  const std::string& bucket = c.grad_dtype == "same" ? c.dtype : c.grad_dtype;
+  PLO_ENFORCE(c.grad_reduce_dtype == "same" || c.grad_reduce_dtype == bucket,
+              kUnimplemented, "--grad_reduce_dtype=", c.grad_reduce_dtype,
+              " with gradients of ", bucket,
+              " is not built yet; --grad_dtype=fp32 reduces in fp32");
   PLO_ENFORCE(std::isfinite(c.clip_norm) && c.clip_norm >= 0, kInvalidArgument,
               "--clip_norm must be a finite number and not negative, got ",
               c.clip_norm);

@@ -38,10 +38,11 @@ struct TrainConfig {
   int64_t steps = 100;
 
   // --- Numerics ---
-  std::string dtype = "fp32";       // bf16, fp16
-  std::string grad_dtype = "same";  // fp32
-  std::string loss_scale = "auto";  // dynamic for fp16, else none
-  double init_loss_scale = 65536;   // of a dynamic scale
+  std::string dtype = "fp32";              // bf16, fp16
+  std::string grad_dtype = "same";         // fp32
+  std::string grad_reduce_dtype = "same";  // fp32, bf16, fp16
+  std::string loss_scale = "auto";         // dynamic for fp16, else none
+  double init_loss_scale = 65536;          // of a dynamic scale
   double min_loss_scale = 1;
   double loss_scale_growth = 2;      // factor
   double loss_scale_backoff = 0.5;   // factor

@@ -36,6 +36,8 @@ void VisitFields(TrainConfig& c, Visit visit) {
 
   visit("dtype", &c.dtype, "fp32, bf16 or fp16");
   visit("grad_dtype", &c.grad_dtype, "of gradient buckets: same or fp32");
+  visit("grad_reduce_dtype", &c.grad_reduce_dtype,
+        "of the sums over ranks: same (as the gradient buckets) or a dtype");
   visit("loss_scale", &c.loss_scale,
         "dynamic, none or a number; auto: dynamic for fp16");
   visit("init_loss_scale", &c.init_loss_scale, "of a dynamic loss scale");

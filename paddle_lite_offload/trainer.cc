@@ -23,12 +23,6 @@ double NowMs() {
   return Ms(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-DeviceKind ResolveDevice(const std::string& name) {
-  if (name == "cuda") return DeviceKind::kCuda;
-  if (name == "cpu") return DeviceKind::kCpu;
-  return CudaDeviceAvailable() ? DeviceKind::kCuda : DeviceKind::kCpu;
-}
-
 std::string DeviceName(DeviceKind kind) {
   return kind == DeviceKind::kCuda ? "cuda" : "cpu";
 }
@@ -83,6 +77,12 @@ double EstimateStepMs(const TrainConfig& config,
 }
 
 }  // namespace
+
+DeviceKind ResolveDevice(const std::string& name) {
+  if (name == "cuda") return DeviceKind::kCuda;
+  if (name == "cpu") return DeviceKind::kCpu;
+  return CudaDeviceAvailable() ? DeviceKind::kCuda : DeviceKind::kCpu;
+}
 
 Trainer::Trainer(const TrainConfig& config, const TrainerOptions& options)
     : config_(config),

@@ -17,6 +17,9 @@
 
 namespace plo {
 
+// What --device asks for: auto is the GPU where there is one.
+DeviceKind ResolveDevice(const std::string& name);
+
 struct TrainerOptions {
   // Null for one rank; must outlive the trainer.
   Comm* comm = nullptr;

@@ -24,6 +24,11 @@ TEST(TrainConfig, RejectsWhatMakesNoSense) {
   constexpr ErrorCode kLater = ErrorCode::kUnimplemented;
   const BadConfig cases[] = {
       {[](auto& c) { c.model = "gtp"; }, kBad, "--model=gtp: expected one of"},
+      {[](auto& c) {
+         c.dtype = "bf16";
+         c.grad_reduce_dtype = "fp32";
+       },
+       kLater, "--grad_reduce_dtype=fp32 with gradients of bf16"},
       {[](auto& c) { c.heads = 3; }, kBad,
        "--heads=3 does not divide --hidden=128"},
       {[](auto& c) { c.layers = 0; }, kBad, "--layers must be at least 1"},
