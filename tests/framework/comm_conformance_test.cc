@@ -1,4 +1,6 @@
-// The same cases on every comm, against a plain reference, bit for bit.
+// The same cases on every comm, against a plain reference, bit for bit. NCCL
+// takes part with as many ranks as there are GPUs, and up to two: with more,
+// its sums have an order of their own.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -137,6 +139,12 @@ class CommConformance
   static CommKind kind() { return std::get<0>(GetParam()); }
   static int size() { return std::get<1>(GetParam()); }
 
+  void SetUp() override {
+    if (kind() != CommKind::kNccl) return;
+    const std::string reason = WhyTooFewGpus(size());
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+
   static void OnAllRanks(const std::function<void(Comm&, int)>& function) {
     const auto errors = RunRanks(kind(), size(), {}, function);
     for (size_t rank = 0; rank < errors.size(); ++rank) {
@@ -150,6 +158,28 @@ class CommConformance
       operands.push_back(Operand(dtype, rank, count));
     }
     return operands;
+  }
+
+  // Equal bytes; which NaN a sum gives depends on the processor.
+  static bool Same(DType dtype, const Bytes& a, const Bytes& b) {
+    if (a == b || kind() != CommKind::kNccl) return a == b;
+    const size_t element = static_cast<size_t>(SizeOf(dtype));
+    for (size_t at = 0; at < a.size(); at += element) {
+      if (std::memcmp(&a[at], &b[at], element) == 0) continue;
+      if (!IsNan(dtype, &a[at]) || !IsNan(dtype, &b[at])) return false;
+    }
+    return a.size() == b.size();
+  }
+  static bool IsNan(DType dtype, const std::byte* data) {
+    if (dtype == DType::kFp32) {
+      float value;
+      std::memcpy(&value, data, sizeof(value));
+      return std::isnan(value);
+    }
+    uint16_t bits;
+    std::memcpy(&bits, data, sizeof(bits));
+    if (dtype == DType::kFp16) return std::isnan(Fp16BitsToFloat(bits));
+    return dtype == DType::kBf16 && std::isnan(Bf16BitsToFloat(bits));
   }
 
   // The way of the bytes does not depend on the type: the large cases run in
@@ -174,6 +204,10 @@ TEST_P(CommConformance, AllReduceAndReduceScatterAreExact) {
   for (DType dtype : kAllTypes) {
     for (Reduction reduction : {Reduction::kSum, Reduction::kMax}) {
       if (dtype == DType::kBool && reduction == Reduction::kSum) continue;
+      if (kind() == CommKind::kNccl && IsFloat(dtype) &&
+          reduction == Reduction::kMax) {
+        continue;  // refused: see NcclCommTest
+      }
       std::vector<std::vector<Bytes>> operands;
       std::vector<Bytes> expected;
       std::vector<int64_t> counts;
@@ -195,20 +229,21 @@ TEST_P(CommConformance, AllReduceAndReduceScatterAreExact) {
           Bytes scattered(static_cast<size_t>(slice_bytes));
           comm.ReduceScatter(mine.data(), scattered.data(), count, dtype,
                              reduction, nullptr);
-          EXPECT_TRUE(scattered == my_slice)
+          EXPECT_TRUE(Same(dtype, scattered, my_slice))
               << dtype << " reduce_scatter of " << count;
 
           Bytes in_place = mine;
           comm.ReduceScatter(in_place.data(),
                              in_place.data() + rank * slice_bytes, count, dtype,
                              reduction, nullptr);
-          EXPECT_TRUE(Slice(in_place, rank * slice_bytes, slice_bytes) ==
-                      my_slice)
+          EXPECT_TRUE(Same(dtype,
+                           Slice(in_place, rank * slice_bytes, slice_bytes),
+                           my_slice))
               << dtype << " reduce_scatter in place of " << count;
 
           Bytes all = mine;
           comm.AllReduce(all.data(), count * size(), dtype, reduction, nullptr);
-          EXPECT_TRUE(all == expected[c])
+          EXPECT_TRUE(Same(dtype, all, expected[c]))
               << dtype << " all_reduce of " << count * size();
         }
       });
@@ -224,7 +259,7 @@ TEST_P(CommConformance, AllReduceOfCountsThatDivideNothing) {
       Bytes data = operands[static_cast<size_t>(rank)];
       comm.AllReduce(data.data(), count, DType::kBf16, Reduction::kSum,
                      nullptr);
-      EXPECT_TRUE(data == expected) << count;
+      EXPECT_TRUE(Same(DType::kBf16, data, expected)) << count;
     });
   }
 }
@@ -330,6 +365,14 @@ INSTANTIATE_TEST_SUITE_P(AllComms, CommConformance,
                          testing::Combine(testing::Values(CommKind::kThread,
                                                           CommKind::kGloo),
                                           testing::Values(1, 2, 3, 4)),
+                         [](const auto& param) {
+                           return NameOf(std::get<0>(param.param)) +
+                                  std::to_string(std::get<1>(param.param));
+                         });
+
+INSTANTIATE_TEST_SUITE_P(Gpus, CommConformance,
+                         testing::Combine(testing::Values(CommKind::kNccl),
+                                          testing::Values(1, 2)),
                          [](const auto& param) {
                            return NameOf(std::get<0>(param.param)) +
                                   std::to_string(std::get<1>(param.param));

@@ -13,13 +13,21 @@
 #include "framework/ir/error.h"
 #include "framework/runtime/comm.h"
 #include "framework/runtime/socket_utils.h"
+#include "tests/framework/staged_nccl_comm.h"
 
 namespace plo {
 
-enum class CommKind { kThread, kGloo };
+enum class CommKind { kThread, kGloo, kNccl };
 
 inline std::string NameOf(CommKind kind) {
+  if (kind == CommKind::kNccl) return "Nccl";
   return kind == CommKind::kThread ? "Thread" : "Gloo";
+}
+
+inline std::unique_ptr<Comm> CreateComm(CommKind kind, const LaunchInfo& info,
+                                        const CommOptions& options) {
+  if (kind == CommKind::kGloo) return CreateGlooComm(info, options);
+  return std::make_unique<StagedNcclComm>(info, options);
 }
 
 inline int FreePort() { return PortOf(ListenOn("127.0.0.1", 0)); }
@@ -33,23 +41,23 @@ inline LaunchInfo LocalLaunch(int rank, int size, int port) {
   return info;
 }
 
-// Calls function(comm, rank) on a thread per rank; Gloo ranks are threads with
-// a mesh of their own. Returns what each rank threw, empty if nothing. A rank's
-// comm is destroyed when its function returns or throws.
+// Calls function(comm, rank) on a thread per rank; Gloo and NCCL ranks are
+// threads with a mesh of their own. Returns what each rank threw, empty if
+// nothing. A rank's comm is destroyed when its function returns or throws.
 inline std::vector<std::string> RunRanks(
     CommKind kind, int size, const CommOptions& options,
     const std::function<void(Comm&, int)>& function) {
   std::vector<std::unique_ptr<Comm>> comms(static_cast<size_t>(size));
   if (kind == CommKind::kThread) comms = CreateThreadComms(size, options);
-  const int port = kind == CommKind::kGloo ? FreePort() : 0;
+  const int port = kind == CommKind::kThread ? 0 : FreePort();
   std::vector<std::string> errors(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       auto& comm = comms[static_cast<size_t>(rank)];
       try {
-        if (kind == CommKind::kGloo) {
-          comm = CreateGlooComm(LocalLaunch(rank, size, port), options);
+        if (kind != CommKind::kThread) {
+          comm = CreateComm(kind, LocalLaunch(rank, size, port), options);
         }
         function(*comm, rank);
       } catch (const std::exception& error) {
