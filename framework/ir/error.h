@@ -6,7 +6,10 @@
 #ifndef PLO_FRAMEWORK_IR_ERROR_H_
 #define PLO_FRAMEWORK_IR_ERROR_H_
 
-#include <sstream>
+#include <concepts>
+#include <cstddef>
+#include <initializer_list>
+#include <ostream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -48,18 +51,46 @@ class Error : public std::runtime_error {
   std::string message_;
 };
 
+// A printable argument of StrCat: where the value is and how to write it. Keeps
+// the hundreds of call sites small; only the writer depends on the type.
+class StrCatPiece {
+ public:
+  // NOLINTBEGIN(google-explicit-constructor)
+  StrCatPiece(std::string_view text)
+      : value_(text.data()), length_(text.size()) {}
+  StrCatPiece(const std::string& text) : StrCatPiece(std::string_view(text)) {}
+  StrCatPiece(const char* text) : StrCatPiece(std::string_view(text)) {}
+  template <typename T>
+  requires(!std::convertible_to<const T&, std::string_view>)
+      StrCatPiece(const T& value)
+      : value_(&value), write_([](std::ostream& out, const void* object) {
+          out << *static_cast<const T*>(object);
+        }) {}
+  // NOLINTEND(google-explicit-constructor)
+
+  void WriteTo(std::ostream& out) const;
+
+ private:
+  const void* value_;
+  size_t length_ = 0;  // of text, which has no writer
+  void (*write_)(std::ostream&, const void*) = nullptr;
+};
+
+std::string StrCatPieces(std::initializer_list<StrCatPiece> pieces);
+
 template <typename... Args>
 std::string StrCat(const Args&... args) {
-  std::ostringstream out;
-  ((out << args), ...);
-  return out.str();
+  return StrCatPieces({StrCatPiece(args)...});
 }
+
+[[noreturn]] void ThrowError(ErrorCode code,
+                             std::initializer_list<StrCatPiece> message);
 
 }  // namespace plo
 
 // PLO_THROW(kInvalidArgument, "heads ", heads, " does not divide hidden ", h);
 #define PLO_THROW(code, ...) \
-  throw ::plo::Error(::plo::ErrorCode::code, ::plo::StrCat(__VA_ARGS__))
+  ::plo::ThrowError(::plo::ErrorCode::code, {__VA_ARGS__})
 
 // PLO_ENFORCE(condition, kInvalidArgument, "message pieces", value, ...);
 #define PLO_ENFORCE(condition, code, ...)           \

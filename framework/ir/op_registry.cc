@@ -90,8 +90,8 @@ void InferContext::Set(std::string_view slot, DType dtype, Shape shape, int i) {
   results_.push_back({std::string(slot), i, dtype, std::move(shape)});
 }
 
-void InferContext::FailWith(const std::string& message) const {
-  PLO_THROW(kInvalidArgument, Describe(op_), ": ", message, " (",
+void InferContext::FailWith(std::initializer_list<StrCatPiece> message) const {
+  PLO_THROW(kInvalidArgument, Describe(op_), ": ", StrCatPieces(message), " (",
             DescribeOperands(program_, op_), ")");
 }
 

@@ -53,11 +53,11 @@ class InferContext {
   // description.
   template <typename... Args>
   [[noreturn]] void Fail(const Args&... args) const {
-    FailWith(StrCat(args...));
+    FailWith({StrCatPiece(args)...});
   }
   template <typename... Args>
   void Require(bool condition, const Args&... args) const {
-    if (!condition) FailWith(StrCat(args...));
+    if (!condition) FailWith({StrCatPiece(args)...});
   }
 
   struct Result {
@@ -69,7 +69,7 @@ class InferContext {
   const std::vector<Result>& results() const { return results_; }
 
  private:
-  [[noreturn]] void FailWith(const std::string& message) const;
+  [[noreturn]] void FailWith(std::initializer_list<StrCatPiece> message) const;
   const Program& program_;
   const Op& op_;
   std::vector<Result> results_;
