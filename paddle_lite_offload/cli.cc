@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "framework/ir/spelling.h"
 #include "paddle_lite_offload/cli_flags.h"
 #include "plo_version.h"
 

@@ -75,10 +75,6 @@ int64_t ParseByteCount(std::string_view text);
 // "1.50 GiB".
 std::string FormatByteCount(int64_t bytes);
 
-// "; did you mean 'a' or 'b'?" for candidates spelled like `name`, or "".
-std::string DidYouMean(std::string_view name,
-                       const std::vector<std::string>& candidates);
-
 }  // namespace plo
 
 #endif  // PLO_PADDLE_LITE_OFFLOAD_CLI_FLAGS_H_

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "framework/ir/spelling.h"
+
 namespace plo {
 namespace {
 
@@ -47,22 +49,6 @@ void CheckSlots(const Op& op, const std::vector<Slot>& slots,
                 ": ", side, " slot '", def.name, "' takes one var, got ",
                 count);
   }
-}
-
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t above = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1,
-                         diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
 }
 
 }  // namespace
@@ -138,12 +124,7 @@ const OpSchema* OpRegistry::Find(std::string_view type) const {
 
 const OpSchema& OpRegistry::Get(std::string_view type) const {
   if (const OpSchema* schema = Find(type)) return *schema;
-  std::string near;
-  for (const auto& [name, unused] : schemas_) {
-    if (EditDistance(name, type) <= 2) near += " '" + name + "'";
-  }
-  PLO_THROW(kNotFound, "no op type '", type, "'",
-            near.empty() ? "" : "; did you mean" + near + "?");
+  PLO_THROW(kNotFound, "no op type '", type, "'", DidYouMean(type, Types()));
 }
 
 std::vector<std::string> OpRegistry::Types() const {
