@@ -18,8 +18,7 @@ namespace {
 void CheckOperands(InferContext& c) {
   RequireFloat(c, "logits");
   c.Require(c.shape("logits").rank() >= 1, "logits is a scalar");
-  RequireDType(c, "labels", DType::kInt32);
-  RequireShape(c, "labels", LeadingDims(c.shape("logits")));
+  RequireLabels(c, c.shape("logits"));
 }
 
 void Infer(InferContext& c) {

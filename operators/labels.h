@@ -5,9 +5,17 @@
 #include <cstdint>
 
 #include "framework/ir/error.h"
+#include "framework/ir/op_registry.h"
 #include "framework/runtime/kernel.h"
+#include "operators/schema_util.h"
 
 namespace plo {
+
+// One label for each row of a tensor of shape `rows`: [..., row length].
+inline void RequireLabels(const InferContext& c, const Shape& rows) {
+  RequireDType(c, "labels", DType::kInt32);
+  RequireShape(c, "labels", LeadingDims(rows));
+}
 
 // Throws InvalidArgument naming the first label out of range.
 inline void CheckLabels(const Tensor& labels, int64_t ignore_index,

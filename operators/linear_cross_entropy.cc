@@ -106,8 +106,7 @@ void CheckOperands(const InferContext& c) {
   c.Require(x.dim(-1) == weight[1], "x ", x, " and weight ", weight,
             " do not match: hidden sizes ", x.dim(-1), " and ", weight[1]);
   c.Require(weight[0] > 0 && weight[1] > 0, "weight ", weight, " is empty");
-  RequireDType(c, "labels", DType::kInt32);
-  RequireShape(c, "labels", LeadingDims(x));
+  RequireLabels(c, x);
   c.Require(c.attrs().GetInt("chunk_tokens") >= 0, "chunk_tokens is ",
             c.attrs().GetInt("chunk_tokens"));
 }
