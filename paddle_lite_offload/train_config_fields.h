@@ -87,7 +87,9 @@ void VisitFields(TrainConfig& c, Visit visit) {
         "of pinned memory; 0: none");
 
   visit("device", &c.device, "auto, cpu or cuda");
-  visit("rates", &c.rates, "file of rates for the estimated step time");
+  visit("rates", &c.rates,
+        "file of rates for the estimated step time (default: an "
+        "H200's; none for the CPU)");
   visit("save_dir", &c.save_dir, "folder of checkpoints");
   visit("save_every", &c.save_every, "steps between checkpoints");
   visit("resume", &c.resume, "checkpoint to continue from");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <optional>
 #include <random>
 
 #include "framework/plan/simulator.h"
@@ -70,8 +71,12 @@ TrainReport MakeReport(const TrainConfig& config, int world_size,
   return report;
 }
 
-double EstimateStepMs(const TrainConfig& config,
-                      const PreparedProgram& prepared) {
+// None without rates that hold: those of a CPU differ by more than tenfold
+// between machines and with what else they do, so that none are built in.
+std::optional<double> EstimateStepMs(const TrainConfig& config,
+                                     DeviceKind device,
+                                     const PreparedProgram& prepared) {
+  if (device == DeviceKind::kCpu && config.rates.empty()) return std::nullopt;
   const Rates rates = config.rates.empty() ? Rates() : LoadRates(config.rates);
   return SimulateStep(prepared.plan, prepared.program, rates).step_ms;
 }
@@ -166,9 +171,8 @@ TrainReport Trainer::Report() {
   const DeviceKind device = engine_->device().kind();
   TrainReport report =
       MakeReport(config_, world_size_, device, engine_->prepared());
-  if (device == DeviceKind::kCuda || !config_.rates.empty()) {
-    report.estimated_step_ms = EstimateStepMs(config_, engine_->prepared());
-  }
+  report.estimated_step_ms =
+      EstimateStepMs(config_, device, engine_->prepared());
   const MemoryMeasurement measured = engine_->executor().MeasureMemory();
   report.memory.live_peak_bytes = measured.live_peak_bytes;
   report.memory.by_category = measured.by_category;
@@ -204,7 +208,7 @@ TrainReport PlanReport(const TrainConfig& config, int world_size) {
       config.device == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda;
   const PreparedProgram prepared = PrepareRun(config, world_size, device);
   TrainReport report = MakeReport(config, world_size, device, prepared);
-  report.estimated_step_ms = EstimateStepMs(config, prepared);
+  report.estimated_step_ms = EstimateStepMs(config, device, prepared);
   return report;
 }
 
