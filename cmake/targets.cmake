@@ -24,11 +24,35 @@ if("thread" IN_LIST PLO_SANITIZE)
   target_compile_definitions(plo_options INTERFACE PLO_TSAN=1)
 endif()
 
-# plo_library(NAME SOURCES... LINK libs...)
+# Precompiled headers. Names of system headers only: the file that lists them is
+# then the same in every checkout, and ccache hits across them.
+set(plo_std_headers
+  <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> <cstring> <functional>
+  <limits> <map> <memory> <mutex> <optional> <set> <sstream> <string>
+  <string_view> <thread> <unordered_map> <utility> <variant> <vector>)
+# What ccache asks for to see through precompiled headers.
+target_compile_options(plo_options INTERFACE
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
+
+# plo_library(NAME SOURCES... LINK libs... [PCH_FROM library]): a library that
+# precompiles the standard headers, or takes them from a library that compiles
+# with the same flags.
 function(plo_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "PCH_FROM" "SOURCES;LINK" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_link_libraries(${name} PUBLIC plo_options ${ARG_LINK})
+  if(ARG_PCH_FROM)
+    target_precompile_headers(${name} REUSE_FROM ${ARG_PCH_FROM})
+  else()
+    target_precompile_headers(${name} PRIVATE ${plo_std_headers})
+  endif()
+endfunction()
+
+# plo_source_options(OPTIONS FILES...): files with flags of their own cannot use
+# the precompiled headers.
+function(plo_source_options options)
+  set_source_files_properties(${ARGN} PROPERTIES
+    COMPILE_OPTIONS "${options}" SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
 
 # All that the thread sanitizer build needs.
@@ -47,18 +71,37 @@ function(plo_gpu_test name target filter)
                        "PLO_BINARY_DIR=${PROJECT_BINARY_DIR};PLO_TEST_DEVICE=cuda")
 endfunction()
 
-# plo_test(NAME SOURCES... LINK libs... LABELS labels...): one gtest binary,
-# run as one ctest entry.
+# Tests spend their build time in headers, not in optimised code. One set of
+# precompiled headers serves them all, hence OpenMP everywhere and the flags of
+# executables.
+if(PLO_BUILD_TESTS)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/empty.cc CONTENT "")
+  add_library(plo_test_headers OBJECT ${PROJECT_BINARY_DIR}/generated/empty.cc)
+  set_target_properties(plo_test_headers PROPERTIES
+                        POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(plo_test_headers PRIVATE -fPIE -O0)
+  target_link_libraries(plo_test_headers PRIVATE plo_options
+                        OpenMP::OpenMP_CXX GTest::gtest GTest::gmock)
+  target_precompile_headers(plo_test_headers PRIVATE
+    <gmock/gmock.h> <gtest/gtest.h> ${plo_std_headers})
+endif()
+
+# plo_test(NAME SOURCES... LINK libs... LABELS labels... [TIMEOUT seconds]
+#          [TSAN_FILTER gtest_filter]): one gtest binary, run as one ctest entry;
+# under the thread sanitizer only the cases that pass the filter.
 function(plo_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;TSAN_FILTER" "SOURCES;LINK;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gtest GTest::gmock
-                                        GTest::gtest_main)
-  # Tests spend their build time in headers, not in optimised code.
-  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
-  target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h>
-                            <functional> <map> <memory> <string> <vector>)
-  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} OpenMP::OpenMP_CXX
+                        GTest::gtest GTest::gmock GTest::gtest_main)
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O0>)
+  target_precompile_headers(${name} REUSE_FROM plo_test_headers)
+  set(filter)
+  if(ARG_TSAN_FILTER AND "thread" IN_LIST PLO_SANITIZE)
+    set(filter --gtest_filter=${ARG_TSAN_FILTER})
+  endif()
+  add_test(NAME ${name} COMMAND ${name} ${filter}
+           WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
