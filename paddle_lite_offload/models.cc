@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 
+#include "framework/ir/checked_math.h"
 #include "paddle_lite_offload/graph_builder.h"
 #include "paddle_lite_offload/nn.h"
 
@@ -35,6 +36,9 @@ void CheckGpt(const GptConfig& c) {
   RequirePositive(c.seq_len, "seq_len");
   RequirePositive(c.vocab_size, "vocab_size");
   RequirePositive(c.micro_batch, "micro_batch");
+  PLO_ENFORCE(c.vocab_size <= INT32_MAX, kInvalidArgument,
+              "vocab_size must be at most ", INT32_MAX,
+              ", since token ids are int32, got ", c.vocab_size);
   PLO_ENFORCE(c.kv_heads >= 0, kInvalidArgument,
               "kv_heads must be positive, got ", c.kv_heads);
   PLO_ENFORCE(c.ffn_hidden >= 0, kInvalidArgument,
@@ -141,7 +145,9 @@ Program BuildMlp(const MlpConfig& c, ModelMode mode) {
 
 int64_t ParameterCount(const Program& program) {
   int64_t count = 0;
-  for (VarId id : program.Params()) count += program.var(id).shape.numel();
+  for (VarId id : program.Params()) {
+    count = CheckedAdd(count, program.var(id).shape.numel(), "the params");
+  }
   return count;
 }
 

@@ -7,15 +7,21 @@
 #include <unordered_map>
 #include <utility>
 
+#include "framework/ir/checked_math.h"
+
 namespace plo {
 namespace {
+
+constexpr char kBucketElements[] = "the elements of a bucket";
 
 std::string_view Block(std::string_view region) {
   return region.substr(0, region.find('/'));
 }
 
 int64_t AlignUp(int64_t value, int64_t alignment) {
-  return (value + alignment - 1) / alignment * alignment;
+  const int64_t rest = value % alignment;
+  return rest == 0 ? value
+                   : CheckedAdd(value, alignment - rest, kBucketElements);
 }
 
 struct ParamUse {
@@ -72,7 +78,7 @@ class BucketMaker {
     }
     const auto key = std::make_tuple(param.param.trainable, param.dtype);
     auto it = open_.find(key);
-    if (it == open_.end() || it->second.bytes + bytes > options_.bucket_bytes) {
+    if (it == open_.end() || it->second.bytes > options_.bucket_bytes - bytes) {
       it = open_.insert_or_assign(key, Open{NewBucket(param), 0}).first;
     }
     it->second.bytes += bytes;
@@ -80,7 +86,8 @@ class BucketMaker {
   }
 
   std::vector<Bucket> Finish() {
-    const int64_t quantum = kBucketAlignment * options_.degree;
+    const int64_t quantum =
+        CheckedMul(kBucketAlignment, options_.degree, kBucketElements);
     for (Bucket& bucket : buckets_) {
       // At least one quantum: a bucket of empty params still has a storage.
       bucket.numel = std::max(AlignUp(bucket.numel, quantum), quantum);
@@ -108,7 +115,7 @@ class BucketMaker {
     const int64_t offset = AlignUp(bucket.numel, kBucketAlignment);
     const int64_t numel = param.shape.numel();
     bucket.members.push_back({param.id, offset, numel});
-    bucket.numel = offset + numel;
+    bucket.numel = CheckedAdd(offset, numel, kBucketElements);
   }
 
   const Program& program_;

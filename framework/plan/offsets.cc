@@ -19,14 +19,39 @@ int64_t Lifetime(const PackItem& item) {
   return length;
 }
 
+// Bytes times lifetime; all that 64 bits do not hold counts as equally large.
+int64_t Area(const PackItem& item) {
+  int64_t area = 0;
+  return __builtin_mul_overflow(item.bytes, Lifetime(item), &area)
+             ? std::numeric_limits<int64_t>::max()
+             : area;
+}
+
 enum class Gap { kSmallest, kLowest };
 
-// Places items one by one into gaps between those placed before.
+bool Overlap(LiveRange a, LiveRange b) {
+  return a.begin < b.end && b.begin < a.end;
+}
+bool Overlap(const PackItem& a, LiveRange b) {
+  return std::any_of(a.live.begin(), a.live.end(),
+                     [b](LiveRange x) { return Overlap(x, b); });
+}
+bool Overlap(const PackItem& a, const PackItem& b) {
+  return std::any_of(b.live.begin(), b.live.end(),
+                     [&a](LiveRange y) { return Overlap(a, y); });
+}
+
+// From the first begin to the last end.
+LiveRange Hull(const PackItem& item) {
+  return {item.live.front().begin, item.live.back().end};
+}
+
+// Places items one by one into gaps between those placed before. Looking for a
+// gap means looking at all of these, so that what is compared lies in arrays.
 class Placer {
  public:
   Placer(const std::vector<PackItem>& items, Gap gap)
       : items_(items), gap_(gap) {
-    placed_.reserve(items.size());
     packing_.offsets.assign(items.size(), 0);
   }
 
@@ -37,25 +62,19 @@ class Placer {
     int64_t best = -1;
     int64_t best_gap = std::numeric_limits<int64_t>::max();
     int64_t top = 0;  // end of the neighbours below
-    for (const Placed& other : placed_) {
-      if (!Overlaps(item, other)) continue;
-      const int64_t gap = other.offset - top;
+    for (Scan scan(*this, item); const Placed* other = scan.Next();) {
+      const int64_t gap = other->offset - top;
       if (gap >= need && gap < best_gap) {
         best = top;
         best_gap = gap;
         if (gap == need || gap_ == Gap::kLowest) break;
       }
-      top = std::max(top, other.end);
+      top = std::max(top, other->end);
     }
     const int64_t offset = best >= 0 ? best : top;
     packing_.offsets[index] = offset;
     packing_.end = std::max(packing_.end, offset + item.bytes);
-    Placed entry{offset, offset + need, item.live[0], &item};
-    placed_.insert(std::upper_bound(placed_.begin(), placed_.end(), entry,
-                                    [](const Placed& a, const Placed& b) {
-                                      return a.offset < b.offset;
-                                    }),
-                   entry);
+    Insert({offset, offset + need, PartsOf(item)}, Hull(item));
   }
 
   const Packing& packing() const { return packing_; }
@@ -64,27 +83,81 @@ class Placer {
   struct Placed {
     int64_t offset;
     int64_t end;
-    LiveRange first;  // at hand for the common case of one range
-    const PackItem* item;
+    const PackItem* parts;  // null where the hull is the one live range
   };
 
-  static bool Overlaps(LiveRange a, LiveRange b) {
-    return a.begin < b.end && b.begin < a.end;
+  static const PackItem* PartsOf(const PackItem& item) {
+    return item.live.size() > 1 ? &item : nullptr;
   }
-  static bool Overlaps(const PackItem& item, const Placed& other) {
-    if (Overlaps(item.live[0], other.first)) return true;
-    if (item.live.size() == 1 && other.item->live.size() == 1) return false;
-    for (const LiveRange& a : item.live) {
-      for (const LiveRange& b : other.item->live) {
-        if (Overlaps(a, b)) return true;
+
+  void Insert(const Placed& entry, LiveRange hull) {
+    const auto at = std::upper_bound(
+        placed_.begin(), placed_.end(), entry,
+        [](const Placed& a, const Placed& b) { return a.offset < b.offset; });
+    const auto i = at - placed_.begin();
+    placed_.insert(at, entry);
+    begins_.insert(begins_.begin() + i, hull.begin);
+    ends_.insert(ends_.begin() + i, hull.end);
+  }
+
+  // The placed items that live together with one more, by offset.
+  class Scan {
+   public:
+    Scan(const Placer& placer, const PackItem& item)
+        : placer_(placer),
+          item_(item),
+          parts_(PartsOf(item)),
+          hull_(Hull(item)) {}
+
+    const Placed* Next() {
+      while (true) {
+        while (hit_ < hits_) {
+          const size_t i = hit_at_[hit_++];
+          if (Lives(i)) return &placer_.placed_[i];
+        }
+        if (next_ >= placer_.placed_.size()) return nullptr;
+        Collect();
       }
     }
-    return false;
-  }
+
+   private:
+    static constexpr size_t kChunk = 64;
+
+    // Of an item whose hull overlaps.
+    bool Lives(size_t i) const {
+      const PackItem* parts = placer_.placed_[i].parts;
+      if (parts == nullptr && parts_ == nullptr) return true;
+      const LiveRange hull = {placer_.begins_[i], placer_.ends_[i]};
+      return parts != nullptr ? Overlap(item_, *parts) : Overlap(item_, hull);
+    }
+
+    // Without branches: nearly all items miss, or nearly all hit.
+    void Collect() {
+      const size_t count = std::min(kChunk, placer_.placed_.size() - next_);
+      const int32_t* begins = placer_.begins_.data() + next_;
+      const int32_t* ends = placer_.ends_.data() + next_;
+      hit_ = hits_ = 0;
+      for (size_t i = 0; i < count; ++i) {
+        hit_at_[hits_] = static_cast<uint32_t>(next_ + i);
+        hits_ += static_cast<size_t>(begins[i] < hull_.end) &
+                 static_cast<size_t>(hull_.begin < ends[i]);
+      }
+      next_ += count;
+    }
+
+    const Placer& placer_;
+    const PackItem& item_;
+    const PackItem* const parts_;
+    const LiveRange hull_;
+    size_t next_ = 0;  // of the placed items
+    size_t hit_ = 0, hits_ = 0;
+    uint32_t hit_at_[kChunk];
+  };
 
   const std::vector<PackItem>& items_;
   const Gap gap_;
-  std::vector<Placed> placed_;  // by offset
+  std::vector<Placed> placed_;          // by offset
+  std::vector<int32_t> begins_, ends_;  // hulls of placed_
   Packing packing_;
 };
 
@@ -171,7 +244,7 @@ Packing Pack(const std::vector<PackItem>& items, int64_t slack) {
     return Key(-i.bytes, -Lifetime(i), i.live[0].begin);
   };
   const auto by_area = [](const PackItem& i) {
-    return Key(-i.bytes * Lifetime(i), -i.bytes, i.live[0].begin);
+    return Key(-Area(i), -i.bytes, i.live[0].begin);
   };
   const auto by_lifetime = [](const PackItem& i) {
     return Key(-Lifetime(i), -i.bytes, i.live[0].begin);

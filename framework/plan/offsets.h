@@ -22,7 +22,8 @@ struct Packing {
 // Items whose live ranges overlap get disjoint bytes. Deterministic. Greedy
 // under several orders, the best one kept; then a search, unless less than a
 // hundredth or `slack` bytes are lost. No order can go below
-// PackingLowerBound().
+// PackingLowerBound(). The bytes of all items, aligned, must add up to less
+// than 2^63.
 Packing Pack(const std::vector<PackItem>& items, int64_t slack = 0);
 
 // Most aligned bytes live at once, less the padding that may stick out.

@@ -6,8 +6,14 @@
 #include <unordered_set>
 #include <utility>
 
+#include "framework/ir/checked_math.h"
+
 namespace plo::planning {
 namespace {
+
+// Of all storages together. Far above any machine, and far enough below 2^63
+// that no sum over storages and no workspace computed from operands overflows.
+constexpr int64_t kMostBytes = int64_t{1} << 60;
 
 // Where the bytes of a var are: in which owner, from where.
 struct Location {
@@ -119,6 +125,11 @@ class LaunchBuilder {
   }
 
   StorageIndex AddStorage(Storage storage) {
+    PLO_ENFORCE(storage.bytes <= kMostBytes - kArenaAlignment - total_bytes_,
+                kInvalidArgument, "the tensors of program '", program_->name,
+                "' take more than ", kMostBytes, " bytes: '", storage.name,
+                "' takes ", storage.bytes, ", those before it ", total_bytes_);
+    total_bytes_ += storage.bytes + kArenaAlignment;
     plan_.storages.push_back(std::move(storage));
     return static_cast<StorageIndex>(plan_.storages.size()) - 1;
   }
@@ -140,7 +151,8 @@ class LaunchBuilder {
     storage.name = var.name + suffix;
     storage.place = Place::kPinned;
     storage.category = MemoryCategory::kCommunication;
-    storage.bytes = var.bytes() * slots;
+    storage.bytes =
+        CheckedMul(var.bytes(), slots, "the bytes of " + storage.name);
     storage.persistent = true;
     return AddStorage(std::move(storage));
   }
@@ -273,6 +285,7 @@ class LaunchBuilder {
   const Program* program_ = nullptr;
   const Program* main_ = nullptr;
   int graph_ = 0;
+  int64_t total_bytes_ = 0;  // of storages, with room to align each
   std::unordered_map<VarId, Home> storage_of_;  // owners of program_
   std::unordered_map<VarId, Home> main_storages_;
 };

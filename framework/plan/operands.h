@@ -19,7 +19,8 @@ struct ByteRange {
 ByteRange RangeOfAllRanks(const Operand& operand, int world_size);
 
 // Fills storages (without offsets and lifetimes) and graphs (without waits).
-// Throws NotFound for a fetch or a param of an eval program that is not there.
+// Throws NotFound for a fetch or a param of an eval program that is not there,
+// and InvalidArgument for a program whose bytes no sum could hold.
 void BuildLaunches(const Program& program, const PlanOptions& options,
                    const OpRegistry& registry, Plan& plan);
 

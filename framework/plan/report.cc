@@ -4,6 +4,7 @@
 #include <iomanip>
 #include <string_view>
 
+#include "framework/ir/checked_math.h"
 #include "framework/plan/liveness.h"
 
 namespace plo::planning {
@@ -39,6 +40,12 @@ std::string Bytes(int64_t bytes) {
   out << bytes << " bytes (" << std::fixed << std::setprecision(1)
       << static_cast<double>(bytes) / (1 << 20) << " MiB)";
   return out.str();
+}
+
+// Micro-steps make transfers as large as sums of storages never are.
+void AddTransfer(int64_t times, int64_t bytes, const char* what,
+                 int64_t& total) {
+  total = CheckedAdd(total, CheckedMul(times, bytes, what), what);
 }
 
 const PlacePeak& PeakOf(const Plan& plan, Place place) {
@@ -133,8 +140,8 @@ int64_t RingBytes(const Launch& launch, std::string_view op_type,
   for (const Operand& operand : launch.operands) {
     if (operand.var != kNoId) full = std::max(full, operand.bytes);
   }
-  const auto sent = static_cast<int64_t>(static_cast<double>(full) /
-                                         world_size * (world_size - 1));
+  const int64_t own = full / world_size + (full % world_size != 0);
+  const int64_t sent = full - own;
   return op_type == "all_reduce" ? 2 * sent : sent;
 }
 
@@ -149,8 +156,9 @@ void ReportTransfers(const Program& program, const OpRegistry& registry,
         launch.section == Section::kMicro && !launch.first_micro_only;
     const int64_t times = repeated ? graph.accumulate_steps : 1;
     if (schema.collective) {
-      plan.collective_bytes_per_step +=
-          times * RingBytes(launch, op.type, program.world_size);
+      AddTransfer(times, RingBytes(launch, op.type, program.world_size),
+                  "the collective bytes per step",
+                  plan.collective_bytes_per_step);
     }
     if (schema.where != OpSchema::Where::kCopy) continue;
     for (const Operand& from : launch.operands) {
@@ -159,8 +167,13 @@ void ReportTransfers(const Program& program, const OpRegistry& registry,
         const Place src = plan.storages[from.storage].place;
         const Place dst = plan.storages[to.storage].place;
         if (src == dst) continue;
-        (src == Place::kDevice ? plan.d2h_bytes_per_step
-                               : plan.h2d_bytes_per_step) += times * to.bytes;
+        if (src == Place::kDevice) {
+          AddTransfer(times, to.bytes, "the bytes to the host per step",
+                      plan.d2h_bytes_per_step);
+        } else {
+          AddTransfer(times, to.bytes, "the bytes to the device per step",
+                      plan.h2d_bytes_per_step);
+        }
       }
     }
   }

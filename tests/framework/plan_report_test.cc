@@ -58,6 +58,47 @@ TEST(LimitTest, TheErrorNamesOpTensorsAndTheSmallestLimit) {
                       "7168")));
 }
 
+// --- Sizes that 64 bits do not hold ---
+
+constexpr int64_t kExabyte = int64_t{1} << 60;
+
+TEST(OverflowTest, TensorsBeyondAnyMachineAreRefused) {
+  TestProgram t;
+  t.Micro({t.State("a", kExabyte / 2)}, {t.Temp("b", kExabyte / 4)});
+  EXPECT_GT(t.Build().device.arena_bytes, kExabyte / 2);
+  t.Micro({}, {t.Temp("c", kExabyte / 2)});
+  EXPECT_THAT(MessageOf(ErrorCode::kInvalidArgument, [&] { t.Build(); }),
+              AllOf(HasSubstr("the tensors of program 'main' take more than"),
+                    HasSubstr("'c'")));
+}
+
+TEST(OverflowTest, PinnedRingsCount) {
+  TestProgram t;
+  t.Add("x", int64_t{1} << 62, VarKind::kFeed);
+  EXPECT_THAT(MessageOf(ErrorCode::kInvalidArgument, [&] { t.Build(); }),
+              HasSubstr("the bytes of x@feed_ring overflow 64 bits"));
+}
+
+TEST(OverflowTest, MicroStepsMultiplyTransfers) {
+  for (const char* type : {"all_reduce", "transfer"}) {
+    TestProgram t;
+    t.program.world_size = 2;
+    t.program.accumulate_steps = 1 << 20;
+    const VarId x = t.State("x", int64_t{1} << 44);
+    const bool copy = std::string(type) == "transfer";
+    const VarId y = copy ? t.Pinned(t.State("y", int64_t{1} << 44)) : x;
+    t.Micro({x}, {y}, copy ? StreamKind::kD2H : StreamKind::kComm, type);
+    EXPECT_THAT(MessageOf(ErrorCode::kInvalidArgument, [&] { t.Build(); }),
+                HasSubstr("per step overflow 64 bits: 1048576 * "))
+        << type;
+    t.program.accumulate_steps = 1 << 16;
+    const Plan plan = t.Build();
+    EXPECT_EQ(copy ? plan.d2h_bytes_per_step : plan.collective_bytes_per_step,
+              int64_t{1} << 60)
+        << type;
+  }
+}
+
 TEST(LimitTest, OnlyTheTenLargestAreListed) {
   TestProgram t;
   for (int i = 1; i <= 12; ++i) {
