@@ -21,7 +21,7 @@
 // identity: the grad of a sum is then used as it is, no bytes are copied.
 // A trainable param that the loss does not depend on gets a grad of zeros.
 //
-// Needs: loss and loss_count. A program that has backward ops is left alone.
+// Needs: loss and loss_count, and a program without backward ops.
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
@@ -51,7 +51,7 @@ class Backward : public GradContext {
         FillZero(param);
       }
     }
-    for (VarId id : discarded_) program_.EraseVar(id);
+    program_.EraseVars(discarded_);
   }
 
   // --- GradContext ---
@@ -365,7 +365,9 @@ class AppendBackward : public Pass {
 
   bool Run(Program& program) override {
     for (const auto& op : program.ops(Section::kMicro)) {
-      if (op->role == Role::kBackward) return false;
+      PLO_ENFORCE(op->role != Role::kBackward, kFailedPrecondition,
+                  "append_backward has already run on this program, found ",
+                  Describe(*op));
     }
     PLO_ENFORCE(program.loss != kNoId && program.loss_count != kNoId,
                 kFailedPrecondition,

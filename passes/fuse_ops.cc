@@ -209,7 +209,7 @@ class Fuser {
       var.relation = Relation::kNone;
       var.related_to = kNoId;
     }
-    for (VarId id : unused_) program_.EraseVar(id);
+    program_.EraseVars(unused_);
   }
 
   Program& program_;

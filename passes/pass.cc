@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "framework/ir/program_text.h"
 #include "framework/ir/verifier.h"
@@ -65,6 +66,14 @@ void Dump(const std::string& dir, size_t index, std::string_view name,
   char number[16];
   std::snprintf(number, sizeof(number), "%02zu_", index);
   SaveProgram(program, StrCat(dir, "/", number, name, ".txt"));
+}
+
+// Unlike ProgramHash() the same before and after a pass is noted as applied.
+uint64_t HashWithoutHistory(Program& program) {
+  std::vector<std::string> history = std::exchange(program.applied_passes, {});
+  const uint64_t hash = ProgramHash(program);
+  program.applied_passes = std::move(history);
+  return hash;
 }
 
 }  // namespace
@@ -213,7 +222,7 @@ void PassManager::Run(Program& program) {
   NormalizeProgram(program);
   Verify(program);
   Dump(dump_dir_, 0, "input", program);
-  uint64_t hash = ProgramHash(program);
+  uint64_t hash = HashWithoutHistory(program);
   for (size_t i = 0; i < entries_.size(); ++i) {
     const Entry& entry = entries_[i];
     PassRecord record;
@@ -223,18 +232,18 @@ void PassManager::Run(Program& program) {
     try {
       record.changed = entry.pass->Run(program);
       NormalizeProgram(program);
-      const uint64_t new_hash = ProgramHash(program);
+      const uint64_t new_hash = HashWithoutHistory(program);
       PLO_ENFORCE(record.changed == (new_hash != hash), kInternal,
                   record.changed ? "the pass reports a change, but the program "
                                    "is as it was"
                                  : "the pass reports no change, but the "
                                    "program changed");
+      hash = new_hash;
       if (record.changed) Verify(program);
     } catch (const Error& error) {
       throw error.WithContext("while running " + entry.text);
     }
     program.applied_passes.push_back(entry.text);
-    hash = ProgramHash(program);
     record.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
             .count();

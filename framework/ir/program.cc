@@ -153,7 +153,8 @@ Program Program::Clone() const {
   for (int s = 0; s < kSectionCount; ++s) {
     for (const auto& op : sections_[s]) {
       copy.sections_[s].push_back(std::make_unique<Op>(*op));
-      copy.op_by_id_[op->id] = copy.sections_[s].back().get();
+      copy.op_by_id_[op->id] = {copy.sections_[s].back().get(),
+                                copy.sections_[s].size() - 1};
     }
   }
   return copy;
@@ -215,18 +216,27 @@ VarId Program::GetVar(std::string_view var_name) const {
   return id;
 }
 
-void Program::EraseVar(VarId id) {
-  const Var& gone = var(id);
-  PLO_ENFORCE(Writers(id).empty() && Readers(id).empty(), kFailedPrecondition,
-              "var '", gone.name, "' is still used by an op");
+void Program::EraseVars(const std::vector<VarId>& ids) {
+  if (ids.empty()) return;
+  std::vector<bool> gone(vars_.size(), false);
+  for (VarId id : ids) {
+    PLO_ENFORCE(Writers(id).empty() && Readers(id).empty(), kFailedPrecondition,
+                "var '", var(id).name, "' is still used by an op");
+    gone[id] = true;
+  }
+  const auto is_gone = [&](VarId id) { return id != kNoId && gone[id]; };
   for (const auto& other : vars_) {
-    PLO_ENFORCE(!other || other->id == id ||
-                    (other->view_of != id && other->related_to != id),
-                kFailedPrecondition, "var '", gone.name,
+    if (!other || gone[other->id]) continue;
+    const VarId of =
+        is_gone(other->view_of) ? other->view_of : other->related_to;
+    PLO_ENFORCE(!is_gone(of), kFailedPrecondition, "var '", var(of).name,
                 "' is still referred to by '", other->name, "'");
   }
-  var_by_name_.erase(gone.name);
-  vars_[id].reset();
+  for (VarId id : ids) {
+    if (!vars_[id]) continue;  // listed twice
+    var_by_name_.erase(vars_[id]->name);
+    vars_[id].reset();
+  }
 }
 
 std::vector<VarId> Program::vars() const {
@@ -300,7 +310,7 @@ Op& Program::Insert(Section section, size_t index, OpSpec spec, OpId id) {
   Op& placed = *op;
   auto& list = sections_[static_cast<size_t>(section)];
   list.insert(list.begin() + index, std::move(op));
-  op_by_id_[id] = &placed;
+  op_by_id_[id] = {&placed, index};
   next_op_id_ = std::max(next_op_id_, id + 1);
   index_valid_ = false;
   return placed;
@@ -372,7 +382,10 @@ void Program::Reorder(Section section, const std::vector<OpId>& order) {
   }
   std::vector<std::unique_ptr<Op>> reordered;
   reordered.reserve(list.size());
-  for (size_t i : from) reordered.push_back(std::move(list[i]));
+  for (size_t i : from) {
+    op_by_id_[list[i]->id].near = reordered.size();
+    reordered.push_back(std::move(list[i]));
+  }
   list = std::move(reordered);
   index_valid_ = false;
 }
@@ -397,17 +410,26 @@ void Program::MoveBefore(OpId id, OpId position) {
 const Op& Program::op(OpId id) const {
   const auto it = op_by_id_.find(id);
   PLO_ENFORCE(it != op_by_id_.end(), kNotFound, "no op with id ", id);
-  return *it->second;
+  return *it->second.op;
 }
 
 Op& Program::mutable_op(OpId id) {
   return const_cast<Op&>(std::as_const(*this).op(id));
 }
 
+// Edits move an op by as many places as they touch, which are few: the search
+// goes both ways from where the op was placed.
 size_t Program::IndexOf(OpId id) const {
   const auto& list = ops(op(id).section);
-  for (size_t i = 0; i < list.size(); ++i) {
-    if (list[i]->id == id) return i;
+  const PlacedOp& placed = op_by_id_.at(id);
+  size_t up = std::min(placed.near, list.size());
+  size_t down = up;
+  while (up < list.size() || down > 0) {
+    if (up < list.size()) {
+      if (list[up].get() == placed.op) return up;
+      ++up;
+    }
+    if (down > 0 && list[--down].get() == placed.op) return down;
   }
   PLO_THROW(kInternal, "op ", id, " is not in its section");
 }

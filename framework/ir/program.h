@@ -235,7 +235,9 @@ class Program {
   // Throws NotFound.
   VarId GetVar(std::string_view name) const;
   // Removes a var nothing uses. Throws FailedPrecondition if it is in use.
-  void EraseVar(VarId id);
+  void EraseVar(VarId id) { EraseVars({id}); }
+  // The same for many vars, which may refer to each other, in linear time.
+  void EraseVars(const std::vector<VarId>& ids);
   // All live var ids, ascending (creation order).
   std::vector<VarId> vars() const;
   bool HasVar(VarId id) const;
@@ -290,13 +292,18 @@ class Program {
   VarId AddVarWithId(Var var);
 
  private:
+  struct PlacedOp {
+    Op* op = nullptr;
+    size_t near = 0;  // where it stood when it was placed
+  };
+
   Op& Insert(Section section, size_t index, OpSpec spec, OpId id);
   void BuildIndex() const;
 
   std::vector<std::optional<Var>> vars_;
   std::unordered_map<std::string, VarId> var_by_name_;
   std::vector<std::unique_ptr<Op>> sections_[kSectionCount];
-  std::unordered_map<OpId, Op*> op_by_id_;
+  std::unordered_map<OpId, PlacedOp> op_by_id_;
   OpId next_op_id_ = 0;
 
   mutable bool index_valid_ = false;
