@@ -4,6 +4,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "framework/plan/report.h"
@@ -67,6 +68,74 @@ double Duration(const Plan& plan, const Program& program, const Launch& launch,
                                1e6;
 }
 
+// Launches on serial streams; times are in microseconds.
+class Replay {
+ public:
+  Replay(const GraphPlan& graph, std::vector<double> durations)
+      : graph_(graph),
+        durations_(std::move(durations)),
+        finished_(graph.launches.size(), 0) {}
+
+  void Step() {
+    busy_ = {};
+    const int micros = std::min(graph_.accumulate_steps, kMostMicros);
+    for (int micro = 0; micro < micros; ++micro) Micro(micro);
+    Extend(graph_.accumulate_steps - micros);
+    for (size_t i = graph_.micro_count; i < graph_.launches.size(); ++i) {
+      Issue(i);
+    }
+  }
+
+  double end() const { return end_; }
+  const std::array<double, kStreamCount>& busy_of_step() const { return busy_; }
+
+ private:
+  // After so many micro-steps each takes as long as the one before.
+  static constexpr int kMostMicros = 64;
+
+  void Issue(size_t i) {
+    const Launch& launch = graph_.launches[i];
+    const auto stream = static_cast<size_t>(launch.stream);
+    double start = free_at_[stream];
+    for (LaunchIndex wait : launch.waits) {
+      start = std::max(start, finished_[wait]);
+    }
+    free_at_[stream] = finished_[i] = start + durations_[i];
+    busy_[stream] += durations_[i];
+    end_ = std::max(end_, finished_[i]);
+  }
+
+  void Micro(int micro) {
+    const double before = end_;
+    for (int32_t i = 0; i < graph_.micro_count; ++i) {
+      if (micro == 0 || !graph_.launches[i].first_micro_only) Issue(i);
+    }
+    last_micro_ = end_ - before;
+  }
+
+  // As many micro-steps more, each like the last one.
+  void Extend(int micros) {
+    const double time = micros * last_micro_;
+    std::array<bool, kStreamCount> moved{};
+    for (int32_t i = 0; i < graph_.micro_count; ++i) {
+      const Launch& launch = graph_.launches[i];
+      if (launch.first_micro_only) continue;
+      finished_[i] += time;
+      busy_[static_cast<size_t>(launch.stream)] += micros * durations_[i];
+      moved[static_cast<size_t>(launch.stream)] = true;
+    }
+    for (size_t s = 0; s < free_at_.size(); ++s) free_at_[s] += moved[s] * time;
+    end_ += time;
+  }
+
+  const GraphPlan& graph_;
+  const std::vector<double> durations_;
+  std::vector<double> finished_;  // by launch, its latest instance
+  std::array<double, kStreamCount> free_at_{};
+  std::array<double, kStreamCount> busy_{};
+  double end_ = 0, last_micro_ = 0;
+};
+
 }  // namespace
 
 Rates LoadRates(const std::string& path) {
@@ -109,41 +178,20 @@ StepEstimate SimulateStep(const Plan& plan, const Program& program,
   // always will.
   constexpr int kSteps = 4;
   const GraphPlan& graph = plan.graphs[0];
-  std::vector<double> duration;
+  std::vector<double> durations;
   for (const Launch& launch : graph.launches) {
-    duration.push_back(Duration(plan, program, launch, rates, registry));
+    durations.push_back(Duration(plan, program, launch, rates, registry));
+  }
+  Replay replay(graph, std::move(durations));
+  double previous_end = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    previous_end = replay.end();
+    replay.Step();
   }
   StepEstimate estimate;
-  std::vector<double> finished(graph.launches.size(), 0);
-  std::array<double, kStreamCount> free_at{};
-  double step_end = 0, previous_end = 0;
-  const auto issue = [&](size_t i, bool last_step) {
-    const Launch& launch = graph.launches[i];
-    double& stream = free_at[static_cast<size_t>(launch.stream)];
-    double start = stream;
-    for (LaunchIndex wait : launch.waits) {
-      start = std::max(start, finished[wait]);
-    }
-    stream = finished[i] = start + duration[i];
-    step_end = std::max(step_end, stream);
-    if (last_step) {
-      estimate.busy_ms[static_cast<size_t>(launch.stream)] += duration[i] / 1e3;
-    }
-  };
-  for (int step = 0; step < kSteps; ++step) {
-    previous_end = step_end;
-    const bool last = step == kSteps - 1;
-    for (int micro = 0; micro < graph.accumulate_steps; ++micro) {
-      for (int32_t i = 0; i < graph.micro_count; ++i) {
-        if (micro > 0 && graph.launches[i].first_micro_only) continue;
-        issue(i, last);
-      }
-    }
-    for (size_t i = graph.micro_count; i < graph.launches.size(); ++i) {
-      issue(i, last);
-    }
-  }
-  estimate.step_ms = (step_end - previous_end) / 1e3;
+  estimate.step_ms = (replay.end() - previous_end) / 1e3;
+  estimate.busy_ms = replay.busy_of_step();
+  for (double& busy : estimate.busy_ms) busy /= 1e3;
   return estimate;
 }
 

@@ -81,6 +81,31 @@ TEST(SimulatorTest, OneStreamAddsUp) {
   EXPECT_NEAR(estimate.busy_ms[0], estimate.step_ms, 1e-3);
 }
 
+// All micro-steps count, though not all are replayed.
+TEST(SimulatorTest, AMillionMicroStepsTakeAMillionTimesAsLong) {
+  const auto run = [](int accumulate_steps) {
+    TestProgram t;
+    t.program.accumulate_steps = accumulate_steps;
+    const VarId grad = t.Temp("grad", 40);
+    const VarId shard = t.State("shard", 16);
+    t.program.world_size = 2;
+    t.Micro({}, {grad});
+    t.Micro({grad}, {shard}, StreamKind::kComm, "reduce_scatter");
+    t.Update({shard}, {shard});
+    return SimulateStep(t.Build(), t.program, UnitRates(), TestRegistry());
+  };
+  const StepEstimate few = run(50), more = run(100), many = run(1 << 20);
+  const double micro = (more.step_ms - few.step_ms) / 50;
+  EXPECT_GE(micro, 40e3);
+  EXPECT_NEAR(many.step_ms, few.step_ms + micro * ((1 << 20) - 50),
+              1e-9 * many.step_ms);
+  for (size_t s = 0; s < few.busy_ms.size(); ++s) {
+    const double busy = (more.busy_ms[s] - few.busy_ms[s]) / 50;
+    EXPECT_NEAR(many.busy_ms[s], few.busy_ms[s] + busy * ((1 << 20) - 50),
+                1e-9 * many.step_ms);
+  }
+}
+
 TEST(SimulatorTest, AnUpdateWithoutConsumersHidesBehindTheNextForward) {
   TestProgram t;
   const VarId grad = t.State("grad", 40);
