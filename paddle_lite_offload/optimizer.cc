@@ -12,8 +12,9 @@ void RequireInUnitInterval(const char* what, double value) {
 }
 
 void RequireFiniteNonNegative(const char* what, double value) {
-  PLO_ENFORCE(std::isfinite(value) && value >= 0, kInvalidArgument, what,
-              " must be a finite number and not negative, got ", value);
+  PLO_ENFORCE(std::isfinite(static_cast<float>(value)) && value >= 0,
+              kInvalidArgument, what,
+              " must be finite in fp32 and not negative, got ", value);
 }
 
 Optimizer FromAdamOptions(std::string type, const AdamOptions& options) {
@@ -85,8 +86,9 @@ void Optimizer::Validate() const {
   if (adam) {
     RequireInUnitInterval("beta1", beta1);
     RequireInUnitInterval("beta2", beta2);
-    PLO_ENFORCE(std::isfinite(eps) && eps > 0, kInvalidArgument,
-                "eps must be a positive finite number, got ", eps);
+    const auto eps32 = static_cast<float>(eps);
+    PLO_ENFORCE(std::isfinite(eps32) && eps32 > 0, kInvalidArgument,
+                "eps must be positive and finite in fp32, got ", eps);
   } else {
     RequireInUnitInterval("momentum", momentum);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -40,6 +41,12 @@ void RequirePositive(const char* flag, double value) {
               " must be a positive finite number, got ", value);
 }
 
+// The scale and its inverse are fp32 at run time.
+void RequireLossScale(const char* flag, double value) {
+  PLO_ENFORCE(value >= 0x1p-126 && value <= 0x1p126, kInvalidArgument, "--",
+              flag, " must be in [2^-126, 2^126], got ", value);
+}
+
 std::vector<std::string> SplitList(const std::string& text) {
   std::vector<std::string> parts;
   size_t begin = 0;
@@ -58,6 +65,22 @@ std::optional<double> ParseNumber(const std::string& text) {
   const auto result = std::from_chars(text.data(), end, value);
   if (result.ec != std::errc() || result.ptr != end) return std::nullopt;
   return value;
+}
+
+// In floating point: the sizes have not been checked yet.
+double EstimateParameters(const TrainConfig& c) {
+  const auto layers = static_cast<double>(c.layers);
+  const auto hidden = static_cast<double>(c.hidden);
+  if (c.model == "mlp") {
+    const MlpConfig shape;
+    return hidden * ((layers - 1) * hidden + static_cast<double>(shape.inputs) +
+                     static_cast<double>(shape.outputs));
+  }
+  const double ffn =
+      c.ffn_hidden > 0 ? static_cast<double>(c.ffn_hidden) : 4 * hidden;
+  return layers * hidden * (4 * hidden + 2 * ffn) +
+         hidden * (2.0 * static_cast<double>(c.vocab_size) +
+                   static_cast<double>(c.seq_len));
 }
 
 void CheckModel(const TrainConfig& c) {
@@ -81,18 +104,17 @@ void CheckModel(const TrainConfig& c) {
                 "--kv_heads=", c.kv_heads,
                 " does not divide --heads=", c.heads);
   }
-  const double hidden = static_cast<double>(c.hidden);
-  const double ffn =
-      c.ffn_hidden > 0 ? static_cast<double>(c.ffn_hidden) : 4 * hidden;
-  const double parameters =
-      static_cast<double>(c.layers) * hidden * (4 * hidden + 2 * ffn) +
-      hidden * (2.0 * static_cast<double>(c.vocab_size) +
-                static_cast<double>(c.seq_len));
+  PLO_ENFORCE(c.vocab_size <= INT32_MAX, kInvalidArgument,
+              "--vocab_size must be at most ", INT32_MAX,
+              ", since token ids are int32, got ", c.vocab_size);
+  const double parameters = EstimateParameters(c);
+  const std::string of_gpt =
+      StrCat(" --ffn_hidden=", c.ffn_hidden, " --vocab_size=", c.vocab_size,
+             " --seq_len=", c.seq_len);
   PLO_ENFORCE(parameters < kMaxParameters, kInvalidArgument,
               "a model of about ", parameters,
-              " params overflows: ", "--layers=", c.layers,
-              " --hidden=", c.hidden, " --ffn_hidden=", c.ffn_hidden,
-              " --vocab_size=", c.vocab_size, " --seq_len=", c.seq_len);
+              " params overflows: --layers=", c.layers, " --hidden=", c.hidden,
+              c.model == "gpt" ? of_gpt : "");
 }
 
 void CheckSteps(const TrainConfig& c, int world_size) {
@@ -127,6 +149,11 @@ void CheckSteps(const TrainConfig& c, int world_size) {
               "not negative, got ", c.temperature);
 }
 
+bool HasDynamicLossScale(const TrainConfig& c) {
+  return c.loss_scale == "dynamic" ||
+         (c.loss_scale == "auto" && c.dtype == "fp16");
+}
+
 void CheckNumerics(const TrainConfig& c) {
   RequireOneOf("dtype", c.dtype, {"fp32", "bf16", "fp16"});
   RequireOneOf("grad_dtype", c.grad_dtype, {"same", "fp32"});
@@ -140,8 +167,11 @@ void CheckNumerics(const TrainConfig& c) {
   PLO_ENFORCE(std::isfinite(c.clip_norm) && c.clip_norm >= 0, kInvalidArgument,
               "--clip_norm must be a finite number and not negative, got ",
               c.clip_norm);
-  RequirePositive("init_loss_scale", c.init_loss_scale);
-  RequirePositive("min_loss_scale", c.min_loss_scale);
+  RequireLossScale("init_loss_scale", c.init_loss_scale);
+  RequireLossScale("min_loss_scale", c.min_loss_scale);
+  PLO_ENFORCE(!HasDynamicLossScale(c) || c.min_loss_scale <= c.init_loss_scale,
+              kInvalidArgument, "--min_loss_scale=", c.min_loss_scale,
+              " exceeds --init_loss_scale=", c.init_loss_scale);
   PLO_ENFORCE(std::isfinite(c.loss_scale_growth) && c.loss_scale_growth >= 1,
               kInvalidArgument, "--loss_scale_growth must be at least 1, got ",
               c.loss_scale_growth);
@@ -271,7 +301,7 @@ std::optional<double> InitialLossScale(const TrainConfig& c) {
   const std::optional<double> scale = ParseNumber(c.loss_scale);
   PLO_ENFORCE(scale, kInvalidArgument, "--loss_scale=", c.loss_scale,
               ": expected dynamic, none, auto or a number");
-  RequirePositive("loss_scale", *scale);
+  RequireLossScale("loss_scale", *scale);
   return scale;
 }
 
@@ -286,8 +316,7 @@ DefaultPipelineOptions MakePipelineOptions(const TrainConfig& c,
   options.grad_dtype = c.grad_dtype;
   options.accumulate_steps = c.accumulate_steps;
   if (const auto scale = InitialLossScale(c)) {
-    const bool dynamic = c.loss_scale == "auto" || c.loss_scale == "dynamic";
-    options.loss_scale = dynamic ? "dynamic" : "static";
+    options.loss_scale = HasDynamicLossScale(c) ? "dynamic" : "static";
     options.init_loss_scale = *scale;
   }
   options.loss_scale_incr_ratio = c.loss_scale_growth;

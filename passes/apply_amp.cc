@@ -13,12 +13,13 @@
 // inside micro follow. A float feed is cast in front of its first reader; ops
 // of the first micro-step only (counts) go on reading the feed itself.
 //
-// Needs: a program before append_backward. Optimizers keep an fp32 master of
-// each 16-bit param later. dtype=fp32 changes nothing.
+// Needs: a program before append_backward, and runs once. Optimizers keep an
+// fp32 master of each 16-bit param later. dtype=fp32 changes nothing.
 #include <algorithm>
 
 #include "framework/ir/op_registry.h"
 #include "passes/passes.h"
+#include "passes/rewrite_utils.h"
 
 namespace plo {
 namespace {
@@ -29,6 +30,7 @@ class ApplyAmp : public Pass {
   std::string_view name() const override { return "apply_amp"; }
 
   bool Run(Program& program) override {
+    RequireFirstRun(program, name());
     if (dtype_ == DType::kFp32) return false;
     for (const auto& op : program.ops(Section::kMicro)) {
       PLO_ENFORCE(op->role == Role::kForward, kFailedPrecondition,

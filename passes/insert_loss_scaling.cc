@@ -42,16 +42,15 @@ struct LossScalingOptions {
 };
 
 void Validate(const LossScalingOptions& o) {
-  // Scales are fp32 at run time.
-  const auto positive_fp32 = [](double x) {
+  // Scales and their inverses are fp32 at run time.
+  const auto usable = [](double x) {
     const float f = static_cast<float>(x);
-    return std::isfinite(f) && f > 0;
+    return std::isnormal(f) && f > 0 && std::isnormal(1 / f);
   };
   PLO_ENFORCE(o.mode == "dynamic" || o.mode == "static", kInvalidArgument,
               "mode must be dynamic or static, got '", o.mode, "'");
-  PLO_ENFORCE(positive_fp32(o.init), kInvalidArgument,
-              "init, the loss scale, must be positive and finite in fp32, got ",
-              o.init);
+  PLO_ENFORCE(usable(o.init), kInvalidArgument,
+              "init, the loss scale, must be in [2^-126, 2^126], got ", o.init);
   PLO_ENFORCE(std::isfinite(o.incr_ratio) && o.incr_ratio >= 1,
               kInvalidArgument, "incr_ratio must be at least 1, got ",
               o.incr_ratio);
@@ -63,9 +62,10 @@ void Validate(const LossScalingOptions& o) {
   PLO_ENFORCE(o.decr_every_n >= 1 && o.decr_every_n <= INT32_MAX,
               kInvalidArgument, "decr_every_n must be at least 1, got ",
               o.decr_every_n);
-  PLO_ENFORCE(positive_fp32(o.min_scale), kInvalidArgument,
-              "min_scale must be positive and finite in fp32, got ",
-              o.min_scale);
+  PLO_ENFORCE(usable(o.min_scale), kInvalidArgument,
+              "min_scale must be in [2^-126, 2^126], got ", o.min_scale);
+  PLO_ENFORCE(o.mode == "static" || o.min_scale <= o.init, kInvalidArgument,
+              "min_scale=", o.min_scale, " exceeds init=", o.init);
 }
 
 class InsertLossScaling : public Pass {

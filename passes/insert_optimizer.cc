@@ -63,8 +63,9 @@ void Validate(const OptimizerOptions& o) {
               o.beta1);
   PLO_ENFORCE(unit(o.beta2), kInvalidArgument, "beta2 must be in [0, 1), got ",
               o.beta2);
-  PLO_ENFORCE(not_negative(o.eps) && o.eps > 0, kInvalidArgument,
-              "eps must be positive, got ", o.eps);
+  // Zero, which anything smaller becomes in fp32, divides zero by zero.
+  PLO_ENFORCE(not_negative(o.eps) && static_cast<float>(o.eps) > 0,
+              kInvalidArgument, "eps must be positive in fp32, got ", o.eps);
   PLO_ENFORCE(not_negative(o.weight_decay), kInvalidArgument,
               "weight_decay must be a finite number of at least 0, got ",
               o.weight_decay);

@@ -91,6 +91,13 @@ OpId FindUpdateOp(const Program& program, VarId var, std::string_view type,
             " to run before it");
 }
 
+void RequireFirstRun(const Program& program, std::string_view pass) {
+  for (const std::string& entry : program.applied_passes) {
+    PLO_ENFORCE(entry.substr(0, entry.find('(')) != pass, kFailedPrecondition,
+                pass, " has already run on this program");
+  }
+}
+
 void AddAfter(Program& program, OpId waiter, OpId op) {
   std::vector<OpId>& after = program.mutable_op(waiter).after;
   if (std::find(after.begin(), after.end(), op) == after.end()) {

@@ -41,6 +41,9 @@ std::unordered_map<VarId, OpId> LastWriters(const Program& program,
 OpId FindUpdateOp(const Program& program, VarId var, std::string_view type,
                   std::string_view needed_by, std::string_view made_by);
 
+// Throws FailedPrecondition if `pass` is among the passes applied so far.
+void RequireFirstRun(const Program& program, std::string_view pass);
+
 // Adds `op` to the control edges of `waiter`, once.
 void AddAfter(Program& program, OpId waiter, OpId op);
 

@@ -46,7 +46,8 @@ TEST(Optimizer, RejectsSenselessHyperparameters) {
   EXPECT_THAT(ErrorOf(AdamW({.lr = HUGE_VAL})), HasSubstr("lr must be"));
   EXPECT_THAT(ErrorOf(AdamW({.beta1 = 1})),
               HasSubstr("beta1 must be in [0, 1)"));
-  EXPECT_THAT(ErrorOf(AdamW({.eps = 0})), HasSubstr("eps must be a positive"));
+  EXPECT_THAT(ErrorOf(AdamW({.eps = 0})), HasSubstr("eps must be positive"));
+  EXPECT_THAT(ErrorOf(AdamW({.eps = 1e-46})), HasSubstr("in fp32, got 1e-46"));
   EXPECT_THAT(ErrorOf(Sgd({.momentum = nan})), HasSubstr("momentum"));
   Optimizer other = AdamW();
   other.type = "lion";

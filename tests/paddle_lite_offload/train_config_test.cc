@@ -37,8 +37,12 @@ TEST(TrainConfig, RejectsWhatMakesNoSense) {
       {[](auto& c) { c.hidden = int64_t{1} << 40; }, kBad, "overflows"},
       {[](auto& c) { c.steps = std::numeric_limits<int64_t>::max(); }, kBad,
        "number of tokens of the run overflows"},
-      {[nan](auto& c) { c.lr = nan; }, kBad, "lr must be a finite number"},
-      {[](auto& c) { c.lr = -1e-3; }, kBad, "lr must be a finite number"},
+      {[](auto& c) { c.vocab_size = int64_t{1} << 31; }, kBad,
+       "--vocab_size must be at most 2147483647"},
+      {[nan](auto& c) { c.lr = nan; }, kBad, "lr must be finite"},
+      {[](auto& c) { c.lr = -1e-3; }, kBad, "lr must be finite"},
+      {[](auto& c) { c.lr = 1e39; }, kBad, "lr must be finite in fp32"},
+      {[](auto& c) { c.eps = 1e-46; }, kBad, "eps must be positive"},
       {[nan](auto& c) { c.clip_norm = nan; }, kBad, "--clip_norm"},
       {[](auto& c) { c.dtype = "fp8"; }, kBad, "--dtype=fp8"},
       {[](auto& c) { c.offload_fraction = 1.5; }, kBad,
@@ -48,11 +52,15 @@ TEST(TrainConfig, RejectsWhatMakesNoSense) {
       {[](auto& c) { c.sharding_stage = 5; }, kBad,
        "--sharding_stage must be 0, 1, 2 or 3, got 5"},
       {[](auto& c) { c.loss_scale = "0"; }, kBad,
-       "--loss_scale must be a positive"},
-      {[](auto& c) { c.loss_scale = "-8"; }, kBad,
-       "--loss_scale must be a positive"},
+       "--loss_scale must be in [2^-126, 2^126], got 0"},
+      {[](auto& c) { c.loss_scale = "-8"; }, kBad, "--loss_scale must be in"},
+      {[](auto& c) { c.loss_scale = "1e38"; }, kBad, "--loss_scale must be in"},
       {[](auto& c) { c.loss_scale = "big"; }, kBad, "--loss_scale=big"},
       {[](auto& c) { c.init_loss_scale = 0; }, kBad, "--init_loss_scale"},
+      {[](auto& c) { c.loss_scale = "dynamic", c.min_loss_scale = 1e5; }, kBad,
+       "--min_loss_scale=100000 exceeds --init_loss_scale=65536"},
+      {[](auto& c) { c.dtype = "fp16", c.init_loss_scale = 0.5; }, kBad,
+       "--min_loss_scale=1 exceeds --init_loss_scale=0.5"},
       {[](auto& c) { c.loss_scale_growth = 0.5; }, kBad,
        "--loss_scale_growth must be at least 1"},
       {[](auto& c) { c.vocab_size = 100, c.text = "x"; }, kBad,
@@ -86,6 +94,16 @@ TEST(TrainConfig, RejectsWhatMakesNoSense) {
     }
   }
   ValidateTrainConfig(TrainConfig{}, 2);
+}
+
+TEST(TrainConfig, TheSizeOfAnMlpIsItsOwn) {
+  TrainConfig config;
+  config.model = "mlp";
+  config.layers = 1;
+  config.hidden = 10000000;  // a gpt of this width would be refused
+  ValidateTrainConfig(config, 1);
+  config.layers = 1000;
+  EXPECT_THROW(ValidateTrainConfig(config, 1), Error);
 }
 
 TEST(TrainConfig, LossScaleFollowsTheDtype) {

@@ -24,15 +24,6 @@ TEST(ApplyAmp, LeavesOnlyStatisticsAndLossInFp32) {
   }
 }
 
-TEST(ApplyAmp, SecondRunChangesNothing) {
-  Program program = SmallGpt();
-  EXPECT_EQ(Apply(program, "apply_amp(dtype=bf16),apply_amp(dtype=bf16)"),
-            (std::vector<bool>{true, false}));
-  Program mlp = SmallMlp({});
-  EXPECT_EQ(Apply(mlp, "apply_amp(dtype=fp16),apply_amp(dtype=fp16)"),
-            (std::vector<bool>{true, false}));
-}
-
 TEST(ApplyAmp, GradsHaveTheTypeOfTheirParams) {
   Program program = SmallGpt();
   Apply(program, "apply_amp(dtype=bf16),append_backward");
