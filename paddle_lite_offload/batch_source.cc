@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "paddle_lite_offload/data.h"
+#include "paddle_lite_offload/hasher.h"
 
 namespace plo {
 namespace {
@@ -49,6 +50,7 @@ class SyntheticTokens : public BatchSource {
       labels[i] = static_cast<int32_t>(token);
     }
   }
+  std::string Describe() const override { return "synthetic tokens"; }
 
  private:
   int64_t seed_;
@@ -58,15 +60,21 @@ class SyntheticTokens : public BatchSource {
 
 class FileTokens : public BatchSource {
  public:
-  explicit FileTokens(std::unique_ptr<SequenceDataset> dataset)
-      : dataset_(std::move(dataset)) {}
+  FileTokens(const char* flag, std::unique_ptr<SequenceDataset> dataset)
+      : flag_(flag), dataset_(std::move(dataset)) {}
 
   void Fill(int64_t sample, const Row& row) const override {
     dataset_->Fill(sample, reinterpret_cast<int32_t*>(row.at("tokens")),
                    reinterpret_cast<int32_t*>(row.at("labels")));
   }
+  std::string Describe() const override {
+    const MappedFile& file = dataset_->file();
+    return StrCat(flag_, " of ", file.bytes(), " bytes with hash ",
+                  DigestText(file.ContentHash()));
+  }
 
  private:
+  const char* const flag_;
   std::unique_ptr<SequenceDataset> dataset_;
 };
 
@@ -92,6 +100,7 @@ class SyntheticRegression : public BatchSource {
       y[j] = static_cast<float>(std::sin(0.5 * sum));
     }
   }
+  std::string Describe() const override { return "synthetic vectors"; }
 
  private:
   int64_t seed_;
@@ -107,11 +116,11 @@ std::unique_ptr<BatchSource> MakeBatchSource(const TrainConfig& config) {
                                 static_cast<uint64_t>(config.seed)};
   if (!config.text.empty()) {
     return std::make_unique<FileTokens>(
-        SequenceDataset::OpenText(config.text, options));
+        "--text", SequenceDataset::OpenText(config.text, options));
   }
   if (!config.tokens.empty()) {
     return std::make_unique<FileTokens>(
-        SequenceDataset::OpenTokens(config.tokens, options));
+        "--tokens", SequenceDataset::OpenTokens(config.tokens, options));
   }
   return std::make_unique<SyntheticTokens>(config);
 }

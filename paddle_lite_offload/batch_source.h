@@ -22,6 +22,10 @@ class BatchSource {
   using Row = std::map<std::string, std::byte*, std::less<>>;
   // `sample` counts all samples of the run from 0.
   virtual void Fill(int64_t sample, const Row& row) const = 0;
+  // Where the samples come from, such that ranks of the same config that say
+  // the same draw the same ones: "--text of 812 bytes with hash ...". Of large
+  // files not all bytes count; see MappedFile::ContentHash().
+  virtual std::string Describe() const = 0;
 };
 
 // What the config asks for: text, token file, or synthetic samples that a

@@ -11,13 +11,18 @@
 
 #include "framework/ir/error.h"
 #include "framework/runtime/socket_utils.h"
+#include "paddle_lite_offload/hasher.h"
 
 namespace plo {
 namespace {
 
-// Files up to this size are checked as a whole when opened: a bad token shows
+// Files up to this size are checked and hashed as a whole: a bad token shows
 // before the first step.
 constexpr int64_t kCheckedBytes = 64 << 20;
+// What is hashed of larger ones.
+constexpr int64_t kHashedEnd = 1 << 20;
+constexpr int64_t kHashedParts = 1024;
+constexpr int64_t kHashedOfPart = 4096;
 
 uint64_t Mix(uint64_t x) {
   x += 0x9E3779B97F4A7C15u;
@@ -74,6 +79,22 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
 
 MappedFile::~MappedFile() {
   munmap(const_cast<std::byte*>(data_), static_cast<size_t>(bytes_));
+}
+
+uint64_t MappedFile::ContentHash() const {
+  Hasher hasher;
+  const auto add = [&](int64_t begin, int64_t count) {
+    hasher.Add(data_ + begin, static_cast<size_t>(count));
+  };
+  if (bytes_ <= kCheckedBytes) {
+    add(0, bytes_);
+    return hasher.digest();
+  }
+  const int64_t part = bytes_ / kHashedParts;
+  add(0, kHashedEnd);
+  for (int64_t i = 0; i < kHashedParts; ++i) add(i * part, kHashedOfPart);
+  add(bytes_ - kHashedEnd, kHashedEnd);
+  return hasher.digest();
 }
 
 SequenceDataset::SequenceDataset(const std::string& path, int token_bytes,

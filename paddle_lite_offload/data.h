@@ -22,6 +22,10 @@ class MappedFile {
   const std::string& path() const { return path_; }
   const std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
+  // Of all bytes up to 64 MiB; of larger files the first and the last MiB and a
+  // page in each of 1024 equal parts, so that no run waits for its data to be
+  // read twice.
+  uint64_t ContentHash() const;
 
  private:
   const std::string path_;
@@ -44,6 +48,7 @@ class SequenceDataset {
   // Windows of one epoch.
   int64_t epoch_samples() const { return windows_; }
   int64_t token_count() const { return token_count_; }
+  const MappedFile& file() const { return file_; }
   // Position in the file of the first token of a sample.
   int64_t StartOf(int64_t sample) const;
   // Writes seq_len tokens and labels (the next tokens). Throws InvalidArgument

@@ -3,7 +3,6 @@
 #define PLO_PADDLE_LITE_OFFLOAD_PARAM_DIGEST_H_
 
 #include <cstdint>
-#include <string>
 
 #include "framework/runtime/executor.h"
 
@@ -13,9 +12,6 @@ namespace plo {
 // names. Padding and layout play no part: equal bits give equal digests under
 // any sharding. Completes all pending work first.
 uint64_t ParamDigest(Executor& executor);
-
-// 16 hexadecimal digits.
-std::string DigestText(uint64_t digest);
 
 }  // namespace plo
 

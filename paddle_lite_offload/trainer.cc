@@ -10,7 +10,9 @@
 
 #include "framework/plan/simulator.h"
 #include "framework/runtime/trace.h"
+#include "paddle_lite_offload/hasher.h"
 #include "paddle_lite_offload/param_digest.h"
+#include "paddle_lite_offload/run_check.h"
 #include "paddle_lite_offload/sampler.h"
 
 namespace plo {
@@ -96,6 +98,10 @@ Trainer::Trainer(const TrainConfig& config, const TrainerOptions& options)
       world_size_(options.comm ? options.comm->size() : 1) {
   ValidateTrainConfig(config_, world_size_);
   source_ = MakeBatchSource(config_);
+  if (options_.comm != nullptr) {
+    CheckSameRun(*options_.comm,
+                 RunFacts(config_, ResolveDevice(config_.device), *source_));
+  }
   if (!config_.log_dir.empty() && rank_ == 0) {
     metrics_log_ = std::make_unique<MetricsLog>(config_.log_dir);
   }

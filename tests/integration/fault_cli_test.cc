@@ -50,18 +50,28 @@ TEST(FaultCli, AKilledRankEndsTheOthers) {
   }
 }
 
-TEST(FaultCli, DifferentProgramsAreRefused) {
-  const int port = FreePort();
-  auto other = kLongRun;
-  other[4] = "--hidden=32";
-  PloProcess rank0(kLongRun, Rank(0, 2, port));
-  PloProcess rank1(other, Rank(1, 2, port));
-  const PloResult first = rank0.Wait(60), second = rank1.Wait(60);
-  EXPECT_EQ(first.exit_code, 1);
-  EXPECT_EQ(second.exit_code, 1);
-  EXPECT_NE((first.err + second.err).find("FailedPrecondition"),
-            std::string::npos)
-      << first.err << second.err;
+// Before the first step, and not by the timeout of a collective.
+TEST(FaultCli, DifferentRunsAreRefused) {
+  for (const auto& [flag, message] :
+       {std::pair("--hidden=32", "--hidden: rank 0 has 64, rank 1 has 32"),
+        std::pair("--steps=99999",
+                  "--steps: rank 0 has 100000, rank 1 has 99999"),
+        std::pair("--text=/proc/self/exe",
+                  "data: rank 0 has synthetic tokens, rank 1 has --text")}) {
+    const int port = FreePort();
+    auto other = kLongRun;
+    other.push_back(flag);  // the last of a flag counts
+    PloProcess rank0(kLongRun, Rank(0, 2, port));
+    PloProcess rank1(other, Rank(1, 2, port));
+    for (PloProcess* rank : {&rank0, &rank1}) {
+      const PloResult result = rank->Wait(60);
+      EXPECT_EQ(result.exit_code, 1);
+      EXPECT_NE(result.err.find("FailedPrecondition"), std::string::npos)
+          << result.err;
+      EXPECT_NE(result.err.find(message), std::string::npos) << result.err;
+      EXPECT_EQ(result.err.find("step 1/"), std::string::npos) << result.err;
+    }
+  }
 }
 
 TEST(FaultCli, PortInUse) {

@@ -51,6 +51,23 @@ TEST(PlanCli, AThousandRanks) {
             2.0 * plan["parameters"].get<double>());
 }
 
+TEST(PlanCli, SizesBeyond64BitsAreErrors) {
+  const std::vector<std::string> tiny = {"plan", "--heads=2", "--seq_len=1",
+                                         "--steps=1", "--vocab_size=4"};
+  for (const std::vector<std::string>& flags :
+       std::vector<std::vector<std::string>>{
+           {"--hidden=16", "--layers=4", "--micro_batch=10000000000000000"},
+           {"--hidden=500000", "--layers=1", "--world_size=1048576",
+            "--micro_batch=1", "--accumulate_steps=1048576"}}) {
+    auto args = tiny;
+    args.insert(args.end(), flags.begin(), flags.end());
+    const PloResult result = RunPlo(args);
+    EXPECT_NE(result.exit_code, 0) << result.out;
+    EXPECT_NE(result.err.find("InvalidArgument"), std::string::npos)
+        << result.err;
+  }
+}
+
 TEST(PlanCli, AnInfeasibleLimitNamesThePeak) {
   auto args = Gpt(18, 2048, "optimizer");
   args.push_back("--device_memory_limit=4GiB");

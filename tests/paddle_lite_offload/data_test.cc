@@ -187,6 +187,33 @@ TEST_F(DataTest, BadFilesAreNamed) {
             "InvalidArgument: \"/dev/null\" is not a regular file");
 }
 
+TEST_F(DataTest, TheHashSeesAllOfASmallFile) {
+  std::set<uint64_t> hashes;
+  for (const char* text : {"abcdefghij", "abcdefghix", "xbcdefghij", "abcde"}) {
+    Write(text);
+    hashes.insert(MappedFile(path_).ContentHash());
+  }
+  EXPECT_EQ(hashes.size(), 4u);
+}
+
+TEST_F(DataTest, TheHashSeesTheEndsOfALargeFileAndPagesBetween) {
+  constexpr int64_t kBytes = 80 << 20;
+  const auto hash_with = [&](int64_t changed) {
+    Write("");
+    EXPECT_EQ(truncate(path_.c_str(), kBytes), 0);
+    std::fstream file(path_, std::ios::binary | std::ios::in | std::ios::out);
+    if (changed >= 0) file.seekp(changed).put('x');
+    file.close();
+    return MappedFile(path_).ContentHash();
+  };
+  std::set<uint64_t> hashes = {hash_with(-1)};
+  for (const int64_t at :
+       {int64_t{0}, int64_t{(1 << 20) - 1}, kBytes / 2, kBytes - 1}) {
+    hashes.insert(hash_with(at));
+  }
+  EXPECT_EQ(hashes.size(), 5u);
+}
+
 TEST_F(DataTest, FifoDoesNotBlock) {
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
   EXPECT_EQ(TextError({}),
