@@ -10,6 +10,7 @@ namespace plo {
 
 // Within 2 ulp where |x| <= 87; saturates to exp(+-88) outside, NaN passes.
 PLO_HOST_DEVICE float ExpClamped(float x) {
+  const float given = x;
   x = x > 88.0f ? 88.0f : x;
   x = x < -87.0f ? -87.0f : x;
   const float shifted = __builtin_fmaf(x, 1.44269504f, 0x1.8p23f);
@@ -22,8 +23,12 @@ PLO_HOST_DEVICE float ExpClamped(float x) {
   p = __builtin_fmaf(p, r, 1.666657627e-01f);
   p = __builtin_fmaf(p, r, 0.5f);
   p = __builtin_fmaf(p, r * r, r) + 1.0f;
-  // p * 2^n by adding n to the exponent; 0x1.8p23 has no bits above 23.
-  return BitsToFloat(FloatToBits(p) + (FloatToBits(shifted) << 23));
+  // p * 2^n by adding n to the exponent; 0x1.8p23 has no bits above 23. The
+  // bits of a NaN, which differ from machine to machine, could add up to a
+  // number.
+  const float result =
+      BitsToFloat(FloatToBits(p) + (FloatToBits(shifted) << 23));
+  return given == given ? result : given;
 }
 
 PLO_HOST_DEVICE float Tanh(float x) {
