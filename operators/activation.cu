@@ -1,5 +1,8 @@
-// gelu, relu, silu, tanh and their gradients: the CPU's formulas, bit for bit.
+// gelu, relu, silu, tanh and their gradients: the CPU's formulas, bit for bit
+// in fp32; in 16 bits the special function unit takes the place of polynomials
+// and divisions, which would take longer than the memory.
 #include "operators/elementwise.cuh"
+#include "operators/fast_math.cuh"
 #include "operators/float_math.h"
 
 namespace plo {
@@ -21,6 +24,14 @@ struct SiluGradOf {
     return SiluGrad(x, dout);
   }
 };
+struct FastSiluOf {
+  __device__ float operator()(float x) const { return FastSilu(x); }
+};
+struct FastSiluGradOf {
+  __device__ float operator()(float x, float dout) const {
+    return FastSiluGrad(x, dout);
+  }
+};
 struct TanhOf {
   __device__ float operator()(float x) const { return Tanh(x); }
 };
@@ -36,6 +47,14 @@ struct GeluTanhOf {
 struct GeluTanhGradOf {
   __device__ float operator()(float x, float dout) const {
     return GeluTanhGrad(x, dout);
+  }
+};
+struct FastGeluTanhOf {
+  __device__ float operator()(float x) const { return FastGeluTanh(x); }
+};
+struct FastGeluTanhGradOf {
+  __device__ float operator()(float x, float dout) const {
+    return FastGeluTanhGrad(x, dout);
   }
 };
 struct GeluErfOf {
@@ -58,17 +77,33 @@ void Backward(KernelContext& context) {
             Fn{});
 }
 
+// One function for 16-bit tensors, another for fp32.
+template <typename Fast, typename Exact>
+void ForwardBy(KernelContext& context) {
+  if (Is16Bit(context.In("x").dtype)) return Forward<Fast>(context);
+  Forward<Exact>(context);
+}
+template <typename Fast, typename Exact>
+void BackwardBy(KernelContext& context) {
+  if (Is16Bit(context.In("x").dtype)) return Backward<Fast>(context);
+  Backward<Exact>(context);
+}
+
 bool IsTanhGelu(const KernelContext& context) {
   return context.attrs().GetString("approximate") == "tanh";
 }
 
 void Gelu(KernelContext& context) {
-  if (IsTanhGelu(context)) return Forward<GeluTanhOf>(context);
+  if (IsTanhGelu(context)) {
+    return ForwardBy<FastGeluTanhOf, GeluTanhOf>(context);
+  }
   Forward<GeluErfOf>(context);
 }
 
 void GeluGrad(KernelContext& context) {
-  if (IsTanhGelu(context)) return Backward<GeluTanhGradOf>(context);
+  if (IsTanhGelu(context)) {
+    return BackwardBy<FastGeluTanhGradOf, GeluTanhGradOf>(context);
+  }
   Backward<GeluErfGradOf>(context);
 }
 
@@ -80,8 +115,8 @@ void RegisterActivationCuda(KernelRegistry& kernels) {
   kernels.Register("gelu_grad", kCuda, GeluGrad);
   kernels.Register("relu", kCuda, Forward<Relu>);
   kernels.Register("relu_grad", kCuda, Backward<ReluGrad>);
-  kernels.Register("silu", kCuda, Forward<SiluOf>);
-  kernels.Register("silu_grad", kCuda, Backward<SiluGradOf>);
+  kernels.Register("silu", kCuda, ForwardBy<FastSiluOf, SiluOf>);
+  kernels.Register("silu_grad", kCuda, BackwardBy<FastSiluGradOf, SiluGradOf>);
   kernels.Register("tanh", kCuda, Forward<TanhOf>);
   kernels.Register("tanh_grad", kCuda, Backward<TanhGrad>);
 }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kRun = 8;  // elements that a thread takes at a time
-constexpr int64_t kTile = kThreads * kRun * 4;
+constexpr int64_t kTile = kThreads * kRun;
 
 struct Piece {
   int64_t begin, end;   // elements of the operands
@@ -137,21 +137,29 @@ struct Run {
 };
 
 template <typename Update>
-__device__ void UpdateRun(const Run& run, const UpdateOperands& o,
-                          const typename Update::Scalars& scalars) {
+struct RunState {
   float p[kRun], m[kRun], v[kRun], g[kRun];
-  run.Load(DType::kFp32, o.master, p);
-  run.Load(DType::kFp32, o.moment1, m);
-  if constexpr (Update::kHasMoment2) run.Load(DType::kFp32, o.moment2, v);
-  run.Load(o.grad_dtype, o.grad, g);
+
+  __device__ void Load(const Run& run, const UpdateOperands& o) {
+    run.Load(DType::kFp32, o.master, p);
+    run.Load(DType::kFp32, o.moment1, m);
+    if constexpr (Update::kHasMoment2) run.Load(DType::kFp32, o.moment2, v);
+    run.Load(o.grad_dtype, o.grad, g);
+  }
+  __device__ void Apply(const typename Update::Scalars& scalars) {
 #pragma unroll
-  for (int k = 0; k < kRun; ++k) Update::Apply(scalars, g[k], p[k], m[k], v[k]);
-  run.Store(DType::kFp32, o.master, p);
-  run.Store(DType::kFp32, o.moment1, m);
-  if constexpr (Update::kHasMoment2) run.Store(DType::kFp32, o.moment2, v);
-  // Last: the param may have the gradient's bytes.
-  if (o.param != nullptr) run.Store(o.param_dtype, o.param, p);
-}
+    for (int k = 0; k < kRun; ++k) {
+      Update::Apply(scalars, g[k], p[k], m[k], v[k]);
+    }
+  }
+  __device__ void Store(const Run& run, const UpdateOperands& o) const {
+    run.Store(DType::kFp32, o.master, p);
+    run.Store(DType::kFp32, o.moment1, m);
+    if constexpr (Update::kHasMoment2) run.Store(DType::kFp32, o.moment2, v);
+    // Last: the param may have the gradient's bytes.
+    if (o.param != nullptr) run.Store(o.param_dtype, o.param, p);
+  }
+};
 
 __device__ int FindPiece(const PieceTable& table, int64_t block) {
   int low = 0;
@@ -180,7 +188,24 @@ __global__ void __launch_bounds__(kThreads)
   const bool writes_param = o.param != nullptr;
   if (skip && (!writes_param || o.param == o.master)) return;
   if (padding && !writes_param) return;
-  if (!skip && !padding && threadIdx.x == 0) {
+  const int64_t tile =
+      (piece.begin / kTile + blockIdx.x - piece.first_block) * kTile;
+  const int64_t low = max(piece.begin, tile);
+  const int64_t high = min(piece.end, tile + kTile);
+  const int64_t at = tile + threadIdx.x * kRun;
+  const bool owns = at < high && at + kRun > low;
+  const Run run = {at, low, high, aligned && at >= low && at + kRun <= high};
+  if (skip || padding) {
+    if (!owns) return;
+    float p[kRun] = {};
+    if (!padding) run.Load(DType::kFp32, o.master, p);
+    run.Store(o.param_dtype, o.param, p);
+    return;
+  }
+  // The loads are under way while one thread folds the factors.
+  RunState<Update> state;
+  if (owns) state.Load(run, o);
+  if (threadIdx.x == 0) {
     const float sum_squares = stats == nullptr ? 0.0f : stats[piece.segment];
     scalars = Update::Fold(
         rule,
@@ -188,25 +213,9 @@ __global__ void __launch_bounds__(kThreads)
         record);
   }
   __syncthreads();
-  const int64_t tile =
-      (piece.begin / kTile + blockIdx.x - piece.first_block) * kTile;
-  const int64_t low = max(piece.begin, tile);
-  const int64_t high = min(piece.end, tile + kTile);
-  for (int64_t at = tile + threadIdx.x * kRun; at < high;
-       at += kThreads * kRun) {
-    if (at + kRun <= low) continue;
-    const Run run = {at, low, high, aligned && at >= low && at + kRun <= high};
-    if (skip) {
-      float p[kRun];
-      run.Load(DType::kFp32, o.master, p);
-      run.Store(o.param_dtype, o.param, p);
-    } else if (padding) {
-      const float zeros[kRun] = {};
-      run.Store(o.param_dtype, o.param, zeros);
-    } else {
-      UpdateRun<Update>(run, o, scalars);
-    }
-  }
+  if (!owns) return;
+  state.Apply(scalars);
+  state.Store(run, o);
 }
 
 template <typename Update>

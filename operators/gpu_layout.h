@@ -44,6 +44,23 @@ inline RowLayout MakeRowLayout(int64_t n, int64_t pack, int block_threads,
   return layout;
 }
 
+// For rows that a reduction waits for: few threads with up to eight packs each,
+// one warp where that suffices.
+inline RowLayout MakeNarrowRowLayout(int64_t n, int64_t pack,
+                                     int block_threads) {
+  RowLayout layout;
+  const int64_t packs = std::max<int64_t>(1, GpuCeilDiv(n, pack));
+  while (layout.threads < block_threads && packs > layout.threads * 8) {
+    layout.threads *= 2;
+  }
+  while (layout.packs < 8 && packs > layout.threads * layout.packs) {
+    layout.packs *= 2;
+  }
+  layout.rows = block_threads / layout.threads;
+  layout.tile = int64_t{layout.threads} * layout.packs * pack;
+  return layout;
+}
+
 // Sums of the columns of [rows, n]: blocks take a strip of columns in a slice
 // of the rows, and a second kernel adds the slices.
 struct ColumnPlan {
@@ -67,10 +84,13 @@ inline int64_t SumBlocks(int64_t n) {
 
 // layer_norm_grad: one pass writes dx and sums columns where a row is one tile.
 inline RowLayout NormGradLayout(int64_t n, DType dtype) {
-  return MakeRowLayout(n, GpuPack(dtype), 512, 2);
+  return MakeRowLayout(n, GpuPack(dtype), 256, 2);
 }
+// Rows that a thread takes part in at a time, so that one reduction serves all.
+constexpr int NormGradRows(int packs) { return packs == 1 ? 4 : 2; }
 inline int64_t NormGradBlocks(int64_t rows, const RowLayout& layout) {
-  return std::clamp<int64_t>(GpuCeilDiv(rows, layout.rows), 1, kGpuBlocks / 2);
+  const int64_t at_once = int64_t{layout.rows} * NormGradRows(layout.packs);
+  return std::clamp<int64_t>(GpuCeilDiv(rows, at_once), 1, kGpuBlocks / 2);
 }
 // Partial sums of each column.
 inline int64_t NormGradPartials(int64_t rows, int64_t n, DType dtype,

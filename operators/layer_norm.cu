@@ -9,14 +9,15 @@ namespace plo {
 namespace {
 
 constexpr int kNormThreads = 256;
-constexpr int kGradThreads = 512;
+constexpr int kGradThreads = 256;
 
 // Calls fn with the number of packs of a layout as a constant.
 template <typename Fn>
 void DispatchPacks(int packs, const Fn& fn) {
   if (packs == 1) return fn(std::integral_constant<int, 1>{});
   if (packs == 2) return fn(std::integral_constant<int, 2>{});
-  fn(std::integral_constant<int, 4>{});
+  if (packs == 4) return fn(std::integral_constant<int, 4>{});
+  fn(std::integral_constant<int, 8>{});
 }
 
 // First column of this thread's pack `p` of a tile.
@@ -133,7 +134,7 @@ void Normalize(KernelContext& context) {
   const int64_t n = RowLength(x.shape), rows = RowCount(x.shape);
   if (rows == 0) return;
   const RowLayout layout =
-      MakeRowLayout(n, GpuPack(x.dtype), kNormThreads, /*max_packs=*/4);
+      MakeNarrowRowLayout(n, GpuPack(x.dtype), kNormThreads);
   DispatchDeviceFloat(x.dtype, [&](auto type) {
     using T = decltype(type);
     NormOperands<T> o = {};
@@ -209,32 +210,62 @@ __device__ void StoreBlockPartials(const Floats<kCount> (&sums)[kPacks],
   }
 }
 
+// The two sums of each of kRows rows.
+template <int kRows>
+struct RowSums {
+  float g[kRows], dot[kRows];
+};
+template <int kRows>
+struct RowSumsOp {
+  __device__ RowSums<kRows> operator()(RowSums<kRows> a,
+                                       const RowSums<kRows>& b) const {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      a.g[r] += b.g[r];
+      a.dot[r] += b.dot[r];
+    }
+    return a;
+  }
+};
+
 // dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dout * weight.
 template <int kPacks, bool kColumns, typename T>
-__global__ void __launch_bounds__(kGradThreads, kPacks == 1 ? 2 : 1)
+__global__ void __launch_bounds__(kGradThreads, 2)
     GradKernel(GradOperands<T> o) {
   constexpr int kCount = kPackOf<T>;
+  constexpr int kRows = NormGradRows(kPacks);
   const int64_t n = o.access.n;
   const int64_t tile = int64_t{blockDim.x} * kPacks * kCount;
   const bool one_tile = n <= tile;
   const RowAccess params = {
       n, o.access.vector && reinterpret_cast<uintptr_t>(o.weight) % 16 == 0};
   Floats<kCount> dweight[kPacks] = {}, dbias[kPacks] = {};
-  const int64_t step = int64_t{gridDim.x} * blockDim.y;
-  for (int64_t base = int64_t{blockIdx.x} * blockDim.y; base < o.rows;
+  const int64_t step = int64_t{gridDim.x} * blockDim.y * kRows;
+  for (int64_t base = int64_t{blockIdx.x} * blockDim.y * kRows; base < o.rows;
        base += step) {
-    const int64_t row = base + threadIdx.y;
-    const bool active = row < o.rows;
-    const int64_t at = (active ? row : o.rows - 1) * n;
-    const float mean = o.mean[active ? row : o.rows - 1];
-    const float rstd = o.rstd[active ? row : o.rows - 1];
-    Floats<kCount> hat[kPacks], g[kPacks];
+    int64_t at[kRows];
+    bool active[kRows];
+    float mean[kRows], rstd[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t row = base + r * int64_t{blockDim.y} + threadIdx.y;
+      active[r] = row < o.rows;
+      // Threads without a row go through the motions on the last one.
+      const int64_t read = active[r] ? row : o.rows - 1;
+      at[r] = read * n;
+      mean[r] = o.mean[read];
+      rstd[r] = o.rstd[read];
+    }
+    Floats<kCount> hat[kRows][kPacks], g[kRows][kPacks];
     const auto load = [&](int64_t t, bool sum_columns) {
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
         const int64_t column = ColumnOf<kCount>(t, p);
-        hat[p] = LoadRow<kCount>(o.x + at, column, o.access, mean);
-        g[p] = LoadRow<kCount>(o.dout + at, column, o.access);
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          hat[r][p] = LoadRow<kCount>(o.x + at[r], column, o.access, mean[r]);
+          g[r][p] = LoadRow<kCount>(o.dout + at[r], column, o.access);
+        }
       }
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
@@ -244,53 +275,67 @@ __global__ void __launch_bounds__(kGradThreads, kPacks == 1 ? 2 : 1)
           w = LoadRow<kCount>(o.weight, column, params);
         }
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) {
-          hat[p].value[i] = (hat[p].value[i] - mean) * rstd;
-          if (kColumns && sum_columns && active) {
-            dweight[p].value[i] += hat[p].value[i] * g[p].value[i];
-            dbias[p].value[i] += g[p].value[i];
+        for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+          for (int i = 0; i < kCount; ++i) {
+            hat[r][p].value[i] = (hat[r][p].value[i] - mean[r]) * rstd[r];
+            if (kColumns && sum_columns && active[r]) {
+              dweight[p].value[i] += hat[r][p].value[i] * g[r][p].value[i];
+              dbias[p].value[i] += g[r][p].value[i];
+            }
+            if (o.weight != nullptr) g[r][p].value[i] *= w.value[i];
           }
-          if (o.weight != nullptr) g[p].value[i] *= w.value[i];
         }
       }
     };
-    if (row + step < o.rows && threadIdx.x % 8 == 0) {
+    if (threadIdx.x % 8 == 0) {
       // This thread's packs begin the lines of eight.
-      const int64_t next = at + step * n;
 #pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        const int64_t column = ColumnOf<kCount>(0, p);
-        if (column >= n) continue;
-        Prefetch(o.x + next + column);
-        Prefetch(o.dout + next + column);
+      for (int r = 0; r < kRows; ++r) {
+        const int64_t row = base + step + r * int64_t{blockDim.y} + threadIdx.y;
+        if (row >= o.rows) continue;
+#pragma unroll
+        for (int p = 0; p < kPacks; ++p) {
+          const int64_t column = ColumnOf<kCount>(0, p);
+          if (column >= n) continue;
+          Prefetch(o.x + row * n + column);
+          Prefetch(o.dout + row * n + column);
+        }
       }
     }
-    SumPair sums = {0.0f, 0.0f};
+    RowSums<kRows> sums = {};
     for (int64_t t = 0; t < n; t += tile) {
       load(t, true);
 #pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
+      for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) {
-          sums.first += g[p].value[i];
-          sums.second += g[p].value[i] * hat[p].value[i];
+        for (int p = 0; p < kPacks; ++p) {
+#pragma unroll
+          for (int i = 0; i < kCount; ++i) {
+            sums.g[r] += g[r][p].value[i];
+            sums.dot[r] += g[r][p].value[i] * hat[r][p].value[i];
+          }
         }
       }
     }
-    sums = RowReduce(sums, SumPairOp{});
-    const float mean_g = sums.first / static_cast<float>(n);
-    const float mean_dot = sums.second / static_cast<float>(n);
+    sums = RowReduce(sums, RowSumsOp<kRows>{});
     for (int64_t t = 0; t < n; t += tile) {
       if (!one_tile) load(t, false);
 #pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
+      for (int r = 0; r < kRows; ++r) {
+        const float mean_g = sums.g[r] / static_cast<float>(n);
+        const float mean_dot = sums.dot[r] / static_cast<float>(n);
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) {
-          const float value = g[p].value[i] + hat[p].value[i] * -mean_dot;
-          g[p].value[i] = (value - mean_g) * rstd;
-        }
-        if (active) {
-          StoreRow(g[p], o.dx + at, ColumnOf<kCount>(t, p), o.access);
+        for (int p = 0; p < kPacks; ++p) {
+#pragma unroll
+          for (int i = 0; i < kCount; ++i) {
+            const float value =
+                g[r][p].value[i] + hat[r][p].value[i] * -mean_dot;
+            g[r][p].value[i] = (value - mean_g) * rstd[r];
+          }
+          if (active[r]) {
+            StoreRow(g[r][p], o.dx + at[r], ColumnOf<kCount>(t, p), o.access);
+          }
         }
       }
     }

@@ -60,16 +60,6 @@ struct MaxOp {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-// Two sums at a time.
-struct SumPair {
-  float first, second;
-};
-struct SumPairOp {
-  __device__ SumPair operator()(SumPair a, SumPair b) const {
-    return {a.first + b.first, a.second + b.second};
-  }
-};
-
 template <typename V>
 __device__ inline V RowSum(V value) {
   return RowReduce(value, SumOp{});

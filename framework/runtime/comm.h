@@ -28,6 +28,8 @@ class Comm {
   virtual ~Comm() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // Whose memory the collectives take.
+  virtual DeviceKind device() const { return DeviceKind::kCpu; }
 
   // In place over `count` elements.
   virtual void AllReduce(void* data, int64_t count, DType dtype,

@@ -142,6 +142,7 @@ class NcclComm : public Comm {
     session_.reset();
   }
 
+  DeviceKind device() const override { return DeviceKind::kCuda; }
   int rank() const override { return control_->rank(); }
   int size() const override { return control_->size(); }
 

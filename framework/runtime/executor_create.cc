@@ -74,6 +74,10 @@ void ExecutorCore::CheckRanks() {
               "program '", program.name, "' is made for ", program.world_size,
               " ranks, this run has ", env.world_size);
   if (comm == nullptr) return;
+  PLO_ENFORCE(env.world_size == 1 || comm->device() == device.kind(),
+              kFailedPrecondition, "the ranks' comm takes ",
+              comm->device() == DeviceKind::kCpu ? "host" : "GPU",
+              " memory, but the executor runs on ", device.name());
   CheckSameOnAllRanks(*comm, ProgramHash(program), "program");
   CheckSameOnAllRanks(*comm, CollectiveHash(program),
                       "sequence of collectives");

@@ -42,6 +42,39 @@ struct Checked {
   static Feeds Of(float value) { return {{"x", Floats({2}, {value, value})}}; }
 };
 
+// Says that it moves GPU memory, and does nothing.
+class GpuMemoryComm : public Comm {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  DeviceKind device() const override { return DeviceKind::kCuda; }
+  void AllReduce(void*, int64_t, DType, Reduction, void*) override {}
+  void ReduceScatter(const void*, void*, int64_t, DType, Reduction,
+                     void*) override {}
+  void AllGather(const void*, void*, int64_t, DType, void*) override {}
+  void Broadcast(void*, int64_t, int, void*) override {}
+  void Barrier() override {}
+  void ThrowIfFailed() override {}
+  void Abort(const std::string&) override {}
+  int64_t staging_bytes() const override { return 0; }
+};
+
+TEST(ExecutorErrorsTest, RefusesACommForOtherMemory) {
+  Checked program;
+  program.test.program.world_size = 2;
+  auto device = CreateCpuDevice();
+  GpuMemoryComm comm;
+  EXPECT_THAT(
+      [&] {
+        Executor::Create(program.test.program,
+                         NaivePlan(program.test.program, {program.w}), *device,
+                         &comm);
+      },
+      ThrowsMessage<Error>(AllOf(HasSubstr("FailedPrecondition"),
+                                 HasSubstr("takes GPU memory"),
+                                 HasSubstr(device->name()))));
+}
+
 TEST(ExecutorErrorsTest, NamesTheOpAndItsOperandsAndStaysUsable) {
   Checked program;
   auto device = CreateCpuDevice();

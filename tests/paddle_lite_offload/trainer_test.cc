@@ -14,6 +14,7 @@ namespace {
 TrainConfig SmallMlp() {
   TrainConfig config;
   config.model = "mlp";
+  config.device = "cpu";  // ranks are threads
   config.layers = 2;
   config.hidden = 24;
   config.steps = 6;
