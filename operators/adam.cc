@@ -189,6 +189,10 @@ OpSchema UpdateSchema(const char* type, std::vector<AttrDef> attrs,
   }
   schema.aliases = {{"master", "master"}, {"moment1", "moment1"}};
   schema.where = OpSchema::Where::kDeviceOrHost;
+  schema.cuda_workspace_bytes = [](const OpView& op) {
+    return UpdateScratchBytes(
+        static_cast<int64_t>(op.attrs().GetInts("segment_begins").size()));
+  };
   return schema;
 }
 

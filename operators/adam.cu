@@ -1,9 +1,10 @@
 // adamw, sgd_momentum on CUDA: one launch per bucket, bit for bit the CPU's
 // update (operators/adam_math.h).
 //
-// The pieces of the bucket travel as a kernel argument. Every block works
-// within one piece and folds the factors of its segment from the step record
-// itself, so nothing waits for the host and a captured launch stays valid.
+// The pieces of the bucket travel as a kernel argument, and every block works
+// within one piece. A small kernel before folds the factors of each piece from
+// the step record, so nothing waits for the host and a captured launch stays
+// valid.
 #include <algorithm>
 
 #include "operators/adam_layout.h"
@@ -27,6 +28,7 @@ struct Piece {
 // Kernel arguments are limited to 4 KiB on all devices; a bucket of one block
 // of a transformer has a dozen pieces.
 constexpr int kMaxPieces = 64;
+constexpr int kFoldThreads = 96;
 struct PieceTable {
   int32_t count = 0;
   Piece pieces[kMaxPieces];
@@ -175,14 +177,38 @@ __device__ int FindPiece(const PieceTable& table, int64_t block) {
   return low;
 }
 
+template <typename Scalars>
+__device__ __host__ Scalars* ScalarsOf(void* scratch, int64_t piece) {
+  static_assert(sizeof(Scalars) <= kScalarsPitch);
+  return reinterpret_cast<Scalars*>(static_cast<char*>(scratch) +
+                                    piece * kScalarsPitch);
+}
+
+// One thread per piece, and one that touches the last byte of the scratch.
+template <typename Update>
+__global__ void FoldKernel(const __grid_constant__ UpdateRule rule,
+                           const float* record, const float* stats,
+                           void* scratch, char* last,
+                           const __grid_constant__ PieceTable table) {
+  const int i = static_cast<int>(threadIdx.x);
+  if (i == kMaxPieces) *last = 0;
+  if (i >= table.count) return;
+  const Piece& piece = table.pieces[i];
+  if (piece.segment == kPaddingPiece || record[kRecordSkip] != 0.0f) return;
+  const float sum_squares = stats == nullptr ? 0.0f : stats[piece.segment];
+  *ScalarsOf<typename Update::Scalars>(scratch, i) = Update::Fold(
+      rule,
+      {piece.weight_decay, piece.lr_scale, piece.need_clip != 0, sum_squares},
+      record);
+}
+
 template <typename Update>
 __global__ void __launch_bounds__(kThreads)
-    UpdateKernel(const __grid_constant__ UpdateOperands o,
-                 const __grid_constant__ UpdateRule rule, const float* record,
-                 const float* stats, bool aligned,
+    UpdateKernel(const __grid_constant__ UpdateOperands o, const float* record,
+                 void* scratch, bool aligned,
                  const __grid_constant__ PieceTable table) {
-  __shared__ typename Update::Scalars scalars;
-  const Piece& piece = table.pieces[FindPiece(table, blockIdx.x)];
+  const int index = FindPiece(table, blockIdx.x);
+  const Piece& piece = table.pieces[index];
   const bool skip = record[kRecordSkip] != 0.0f;
   const bool padding = piece.segment == kPaddingPiece;
   const bool writes_param = o.param != nullptr;
@@ -198,23 +224,14 @@ __global__ void __launch_bounds__(kThreads)
   if (skip || padding) {
     if (!owns) return;
     float p[kRun] = {};
-    if (!padding) run.Load(DType::kFp32, o.master, p);
+    if (skip) run.Load(DType::kFp32, o.master, p);
     run.Store(o.param_dtype, o.param, p);
     return;
   }
-  // The loads are under way while one thread folds the factors.
-  RunState<Update> state;
-  if (owns) state.Load(run, o);
-  if (threadIdx.x == 0) {
-    const float sum_squares = stats == nullptr ? 0.0f : stats[piece.segment];
-    scalars = Update::Fold(
-        rule,
-        {piece.weight_decay, piece.lr_scale, piece.need_clip != 0, sum_squares},
-        record);
-  }
-  __syncthreads();
   if (!owns) return;
-  state.Apply(scalars);
+  RunState<Update> state;
+  state.Load(run, o);
+  state.Apply(*ScalarsOf<typename Update::Scalars>(scratch, index));
   state.Store(run, o);
 }
 
@@ -228,11 +245,20 @@ void RunUpdate(KernelContext& context) {
       tensor == nullptr
           ? nullptr
           : tensor->as<float>() + context.attrs().GetInt("stats_offset");
+  const cudaStream_t stream = StreamOf(context);
+  char* scratch = static_cast<char*>(context.workspace());
+  char* last = scratch + context.workspace_bytes() - 1;
   for (const Launch& launch : state.launches) {
-    UpdateKernel<Update><<<static_cast<unsigned>(launch.blocks), kThreads, 0,
-                           StreamOf(context)>>>(
-        state.operands, state.rule, record, stats, state.aligned, launch.table);
-    CheckLaunch("update");
+    FoldKernel<Update><<<1, kFoldThreads, 0, stream>>>(
+        state.rule, record, stats, scratch, last, launch.table);
+    CheckLaunch("fold");
+    if (launch.blocks > 0) {
+      UpdateKernel<Update>
+          <<<static_cast<unsigned>(launch.blocks), kThreads, 0, stream>>>(
+              state.operands, record, scratch, state.aligned, launch.table);
+      CheckLaunch("update");
+    }
+    scratch += launch.table.count * kScalarsPitch;
   }
 }
 

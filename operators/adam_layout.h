@@ -29,6 +29,12 @@ struct UpdateLayout {
   std::vector<UpdatePiece> pieces;  // cover all elements, ascending
 };
 
+// What the CUDA kernel folds for each piece, in the op's scratch.
+inline constexpr int64_t kScalarsPitch = 64;  // bytes
+inline int64_t UpdateScratchBytes(int64_t segments) {
+  return (2 * segments + 1) * kScalarsPitch;  // the most pieces there are
+}
+
 // Of an adamw, or else an sgd_momentum.
 UpdateLayout MakeUpdateLayout(const KernelContext& ctx, bool adam);
 UpdateOperands BindUpdateOperands(const KernelContext& ctx);

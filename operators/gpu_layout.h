@@ -53,9 +53,8 @@ inline RowLayout MakeNarrowRowLayout(int64_t n, int64_t pack,
   while (layout.threads < block_threads && packs > layout.threads * 8) {
     layout.threads *= 2;
   }
-  while (layout.packs < 8 && packs > layout.threads * layout.packs) {
-    layout.packs *= 2;
-  }
+  // Few cases: each is a kernel to compile.
+  if (packs > layout.threads) layout.packs = packs > layout.threads * 4 ? 8 : 4;
   layout.rows = block_threads / layout.threads;
   layout.tile = int64_t{layout.threads} * layout.packs * pack;
   return layout;

@@ -15,7 +15,6 @@ constexpr int kGradThreads = 256;
 template <typename Fn>
 void DispatchPacks(int packs, const Fn& fn) {
   if (packs == 1) return fn(std::integral_constant<int, 1>{});
-  if (packs == 2) return fn(std::integral_constant<int, 2>{});
   if (packs == 4) return fn(std::integral_constant<int, 4>{});
   fn(std::integral_constant<int, 8>{});
 }
@@ -41,7 +40,7 @@ struct NormOperands {
   float* rstd;
 };
 
-template <int kPacks, bool kAdd, typename T>
+template <int kPacks, bool kAdd, bool kVector, typename T>
 __global__ void __launch_bounds__(kNormThreads) NormKernel(NormOperands<T> o) {
   constexpr int kCount = kPackOf<T>;
   const int64_t n = o.access.n;
@@ -55,19 +54,29 @@ __global__ void __launch_bounds__(kNormThreads) NormKernel(NormOperands<T> o) {
 
   float total = 0.0f;
   for (int64_t t = 0; t < n; t += tile) {
+    uint4 raw[kPacks], other[kPacks];
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int64_t column = ColumnOf<kCount>(t, p);
-      x[p] = LoadRow<kCount>(o.x + at, column, o.access);
+      raw[p] = LoadRawPack<kVector>(o.x + at, column, n);
       if constexpr (kAdd) {
-        const Floats<kCount> other =
-            LoadRow<kCount>(o.residual + at, column, o.access);
+        other[p] = LoadRawPack<kVector>(o.residual + at, column, n);
+      }
+    }
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      x[p] = FromRawPack<T>(raw[p]);
+      if constexpr (kAdd) {
+        const Floats<kCount> residual = FromRawPack<T>(other[p]);
 #pragma unroll
         for (int i = 0; i < kCount; ++i) {
           // The norm reads the stored sum.
-          x[p].value[i] = ToFloat(FromFloat<T>(x[p].value[i] + other.value[i]));
+          x[p].value[i] =
+              ToFloat(FromFloat<T>(x[p].value[i] + residual.value[i]));
         }
-        if (active) StoreRow(x[p], o.sum + at, column, o.access);
+        if (active) {
+          StoreRow(x[p], o.sum + at, ColumnOf<kCount>(t, p), o.access);
+        }
       }
 #pragma unroll
       for (int i = 0; i < kCount; ++i) total += x[p].value[i];
@@ -98,10 +107,6 @@ __global__ void __launch_bounds__(kNormThreads) NormKernel(NormOperands<T> o) {
     o.rstd[row] = rstd;
   }
 
-  // Weight and bias may be views at any element.
-  const RowAccess params = {
-      n, o.access.vector && reinterpret_cast<uintptr_t>(o.weight) % 16 == 0 &&
-             reinterpret_cast<uintptr_t>(o.bias) % 16 == 0};
   for (int64_t t = 0; t < n; t += tile) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
@@ -112,12 +117,14 @@ __global__ void __launch_bounds__(kNormThreads) NormKernel(NormOperands<T> o) {
         x[p].value[i] = (x[p].value[i] - mean) * rstd;
       }
       if (o.weight != nullptr) {
-        const Floats<kCount> w = LoadRow<kCount>(o.weight, column, params);
+        const Floats<kCount> w =
+            FromRawPack<T>(LoadRawPack<kVector>(o.weight, column, n));
 #pragma unroll
         for (int i = 0; i < kCount; ++i) x[p].value[i] *= w.value[i];
       }
       if (o.bias != nullptr) {
-        const Floats<kCount> b = LoadRow<kCount>(o.bias, column, params);
+        const Floats<kCount> b =
+            FromRawPack<T>(LoadRawPack<kVector>(o.bias, column, n));
 #pragma unroll
         for (int i = 0; i < kCount; ++i) x[p].value[i] += b.value[i];
       }
@@ -150,11 +157,15 @@ void Normalize(KernelContext& context) {
     o.out = context.Out("out").as<T>();
     o.mean = context.Out("mean").as<float>();
     o.rstd = context.Out("rstd").as<float>();
-    o.access = MakeRowAccess<T>(n, o.x, o.residual, o.sum, o.out);
+    // Weight and bias may be views at any element.
+    o.access =
+        MakeRowAccess<T>(n, o.x, o.residual, o.sum, o.out, o.weight, o.bias);
     DispatchPacks(layout.packs, [&](auto packs) {
-      NormKernel<packs(), kAdd>
-          <<<static_cast<unsigned>(DivideUp(rows, layout.rows)),
-             BlockOf(layout), 0, StreamOf(context)>>>(o);
+      void (*kernel)(NormOperands<T>) =
+          o.access.vector ? NormKernel<packs(), kAdd, true, T>
+                          : NormKernel<packs(), kAdd, false, T>;
+      kernel<<<static_cast<unsigned>(DivideUp(rows, layout.rows)),
+               BlockOf(layout), 0, StreamOf(context)>>>(o);
     });
     CheckLaunch("NormKernel");
   });
@@ -229,7 +240,7 @@ struct RowSumsOp {
 };
 
 // dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dout * weight.
-template <int kPacks, bool kColumns, typename T>
+template <int kPacks, bool kColumns, bool kVector, typename T>
 __global__ void __launch_bounds__(kGradThreads, 2)
     GradKernel(GradOperands<T> o) {
   constexpr int kCount = kPackOf<T>;
@@ -237,8 +248,6 @@ __global__ void __launch_bounds__(kGradThreads, 2)
   const int64_t n = o.access.n;
   const int64_t tile = int64_t{blockDim.x} * kPacks * kCount;
   const bool one_tile = n <= tile;
-  const RowAccess params = {
-      n, o.access.vector && reinterpret_cast<uintptr_t>(o.weight) % 16 == 0};
   Floats<kCount> dweight[kPacks] = {}, dbias[kPacks] = {};
   const int64_t step = int64_t{gridDim.x} * blockDim.y * kRows;
   for (int64_t base = int64_t{blockIdx.x} * blockDim.y * kRows; base < o.rows;
@@ -258,13 +267,14 @@ __global__ void __launch_bounds__(kGradThreads, 2)
     }
     Floats<kCount> hat[kRows][kPacks], g[kRows][kPacks];
     const auto load = [&](int64_t t, bool sum_columns) {
+      uint4 raw_x[kRows][kPacks], raw_g[kRows][kPacks];
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
         const int64_t column = ColumnOf<kCount>(t, p);
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-          hat[r][p] = LoadRow<kCount>(o.x + at[r], column, o.access, mean[r]);
-          g[r][p] = LoadRow<kCount>(o.dout + at[r], column, o.access);
+          raw_x[r][p] = LoadRawPack<kVector>(o.x + at[r], column, n);
+          raw_g[r][p] = LoadRawPack<kVector>(o.dout + at[r], column, n);
         }
       }
 #pragma unroll
@@ -272,10 +282,12 @@ __global__ void __launch_bounds__(kGradThreads, 2)
         const int64_t column = ColumnOf<kCount>(t, p);
         Floats<kCount> w;
         if (o.weight != nullptr) {
-          w = LoadRow<kCount>(o.weight, column, params);
+          w = FromRawPack<T>(LoadRawPack<kVector>(o.weight, column, n));
         }
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
+          hat[r][p] = FromRawPack<T>(raw_x[r][p]);
+          g[r][p] = FromRawPack<T>(raw_g[r][p]);
 #pragma unroll
           for (int i = 0; i < kCount; ++i) {
             hat[r][p].value[i] = (hat[r][p].value[i] - mean[r]) * rstd[r];
@@ -382,15 +394,22 @@ void LaunchGrad(cudaStream_t stream, const GradOperands<T>& o,
   const size_t shared = columns && layout.rows > 1
                             ? static_cast<size_t>(o.access.n) * sizeof(float)
                             : 0;
-  const auto launch = [&](auto packs, auto with_columns) {
-    GradKernel<packs(), with_columns()>
+  const auto launch = [&](auto packs, auto with_columns, auto vector) {
+    GradKernel<packs(), with_columns(), vector()>
         <<<static_cast<unsigned>(blocks), BlockOf(layout), shared, stream>>>(o);
   };
-  const auto launch_packs = [&](auto packs) {
+  const auto launch_by = [&](auto packs, auto vector) {
     if (columns) {
-      launch(packs, std::true_type{});
+      launch(packs, std::true_type{}, vector);
     } else {
-      launch(packs, std::false_type{});
+      launch(packs, std::false_type{}, vector);
+    }
+  };
+  const auto launch_packs = [&](auto packs) {
+    if (o.access.vector) {
+      launch_by(packs, std::true_type{});
+    } else {
+      launch_by(packs, std::false_type{});
     }
   };
   if (layout.packs == 1) {
@@ -430,7 +449,7 @@ void LayerNormGradKernel(KernelContext& context) {
       scratch += partials * n;
     }
     if (dbias != nullptr) o.dbias = scratch;
-    o.access = MakeRowAccess<T>(n, o.x, o.dout, o.dx);
+    o.access = MakeRowAccess<T>(n, o.x, o.dout, o.dx, o.weight);
     // Columns first: dx may take the bytes of dout.
     if (columns && !fused) {
       const ColumnPlan plan = MakeColumnPlan(rows, n, x.dtype);

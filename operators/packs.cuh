@@ -86,6 +86,35 @@ __device__ inline Floats<kCount> LoadRow(const T* row, int64_t column,
   return result;
 }
 
+// A pack of a row as its bytes, so that several loads can be under way before
+// the first value is needed: LoadRow() would wait for each. kVector is
+// RowAccess::vector as a constant. Values beyond the end are T{}.
+template <bool kVector, typename T>
+__device__ inline uint4 LoadRawPack(const T* row, int64_t column, int64_t n) {
+  constexpr int kCount = kPackOf<T>;
+  uint4 raw = {0, 0, 0, 0};
+  if constexpr (kVector) {
+    if (column < n) raw = *reinterpret_cast<const uint4*>(row + column);
+  } else {
+    T values[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      values[i] = column + i < n ? row[column + i] : T{};
+    }
+    __builtin_memcpy(&raw, values, sizeof raw);
+  }
+  return raw;
+}
+template <typename T>
+__device__ inline Floats<kPackOf<T>> FromRawPack(const uint4& raw) {
+  T values[kPackOf<T>];
+  __builtin_memcpy(values, &raw, sizeof raw);
+  Floats<kPackOf<T>> result;
+#pragma unroll
+  for (int i = 0; i < kPackOf<T>; ++i) result.value[i] = ToFloat(values[i]);
+  return result;
+}
+
 template <int kCount, typename T>
 __device__ inline void StoreRow(const Floats<kCount>& from, T* row,
                                 int64_t column, RowAccess access) {
