@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "paddle_lite_offload/graph_builder.h"
+#include "paddle_lite_offload/hasher.h"
 #include "paddle_lite_offload/param_digest.h"
 
 namespace plo {
