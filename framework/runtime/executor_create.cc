@@ -81,6 +81,9 @@ void ExecutorCore::CheckRanks() {
   CheckSameOnAllRanks(*comm, ProgramHash(program), "program");
   CheckSameOnAllRanks(*comm, CollectiveHash(program),
                       "sequence of collectives");
+  // Dropout is keyed by it.
+  CheckSameOnAllRanks(*comm, static_cast<uint64_t>(data_step),
+                      "initial data step");
 }
 
 void ExecutorCore::CheckPlan() const {

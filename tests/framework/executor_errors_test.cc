@@ -272,30 +272,44 @@ TEST(ExecutorErrorsTest, ARankThatCannotStartStopsTheOthers) {
               ElementsAre(HasSubstr("Unavailable"), HasSubstr("OutOfMemory")));
 }
 
-TEST(ExecutorErrorsTest, RanksWithDifferentProgramsAreRefused) {
+// What each rank says when its param starts as fills[rank], its data at
+// steps[rank].
+std::vector<std::string> CreateOnTwoRanks(const std::vector<double>& fills,
+                                          const std::vector<int64_t>& steps) {
   harness::RegisterTestOps();
   auto comms = CreateThreadComms(2);
   std::vector<std::string> errors(2);
   std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 2; ++rank) {
+  for (size_t rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
       TestProgram test;
       test.program.world_size = 2;
-      test.Fill(test.Param("w", {2}), rank);
+      test.Fill(test.Param("w", {2}), fills[rank]);
       auto device = CreateCpuDevice();
+      ExecutorOptions options;
+      options.initial_data_step = steps[rank];
       try {
         Executor::Create(test.program, NaivePlan(test.program), *device,
-                         comms[static_cast<size_t>(rank)].get());
+                         comms[rank].get(), options);
       } catch (const Error& error) {
-        errors[static_cast<size_t>(rank)] = error.what();
+        errors[rank] = error.what();
       }
     });
   }
   for (std::thread& rank : ranks) rank.join();
-  for (const std::string& error : errors) {
+  return errors;
+}
+
+TEST(ExecutorErrorsTest, RanksThatDifferAreRefused) {
+  for (const std::string& error : CreateOnTwoRanks({0, 1}, {0, 0})) {
     EXPECT_THAT(error,
                 AllOf(HasSubstr("FailedPrecondition"), HasSubstr("program")));
   }
+  for (const std::string& error : CreateOnTwoRanks({1, 1}, {0, 8})) {
+    EXPECT_THAT(error, AllOf(HasSubstr("FailedPrecondition"),
+                             HasSubstr("initial data step: rank 1 has 8")));
+  }
+  EXPECT_THAT(CreateOnTwoRanks({1, 1}, {8, 8}), ElementsAre("", ""));
 }
 
 }  // namespace
