@@ -89,7 +89,7 @@ struct SegmentRule {
   double weight_decay = 1;  // factor of UpdateRule::weight_decay
   double lr_scale = 1;
   bool need_clip = true;
-  float sum_squares = 0;  // of its gradient; read with ClipMode::kNorm
+  float sum_squares = 0;  // of its unscaled gradient; for ClipMode::kNorm
 };
 
 PLO_HOST_DEVICE float GradMultiplier(const UpdateRule& rule,
@@ -99,8 +99,7 @@ PLO_HOST_DEVICE float GradMultiplier(const UpdateRule& rule,
   if (rule.clip_mode == ClipMode::kGlobalNorm) return record[kRecordMultiplier];
   if (rule.clip_mode != ClipMode::kNorm) return record[kRecordUnclipped];
   const double scale = record[kRecordUnclipped];
-  const double norm =
-      __builtin_sqrt(static_cast<double>(segment.sum_squares)) * scale;
+  const double norm = __builtin_sqrt(static_cast<double>(segment.sum_squares));
   return static_cast<float>(scale * ClipCoefficient(rule.clip, norm));
 }
 

@@ -1,5 +1,6 @@
 // grad_stats: sums of squares by segment, and the number of elements that are
-// not finite, over this rank's slice of a bucket's gradient.
+// not finite, over this rank's slice of a bucket's gradient. The squares are
+// those of the gradient without the loss scale.
 //
 // One pass; 2 or 4 bytes per element. Sums are in double, in the order of
 // grad_stats_layout.h, so the result depends on the slice's values only: not on
@@ -21,6 +22,7 @@ int64_t SegmentCount(const AttrMap& attrs) {
 
 void InferGradStats(InferContext& ctx) {
   RequireFloat(ctx, "x");
+  if (ctx.Has("scale")) RequireScalar(ctx, "scale");
   RequireSegments(ctx);
   const int64_t numel = ctx.shape("x").numel();
   const int64_t slice = ctx.attrs().GetInt("slice_numel");
@@ -83,6 +85,8 @@ void GradStatsKernel(KernelContext& ctx) {
                 const size_t i = static_cast<size_t>(b);
                 layout.stats[i] = StatsOfBlock(x, layout.blocks[i]);
               });
+  const Tensor* scale_in = ctx.TryIn("scale");
+  const double scale = scale_in == nullptr ? 1.0 : *scale_in->as<float>();
   float* out = ctx.Out("stats").as<float>();
   const BlockStats* block = layout.stats.data();
   int64_t nonfinite = 0;
@@ -92,7 +96,7 @@ void GradStatsKernel(KernelContext& ctx) {
       lanes[i % kStatsJoinLanes] += block->squares;
       nonfinite += block->nonfinite;
     }
-    *out++ = static_cast<float>(JoinStatsLanes(lanes));
+    *out++ = UnscaledSquares(JoinStatsLanes(lanes), scale);
   }
   *out = static_cast<float>(nonfinite);
 }
@@ -114,7 +118,7 @@ OpCost GradStatsCost(const OpView& op) {
 void RegisterGradStats(OpRegistry& ops, KernelRegistry& kernels) {
   OpSchema schema;
   schema.type = "grad_stats";
-  schema.inputs = {{"x"}};
+  schema.inputs = {{"x"}, Optional("scale")};
   schema.outputs = {{"stats"}};
   schema.attrs = {BoolAttr("sliced", true),
                   {"slice_numel", AttrType::kInt},

@@ -157,11 +157,11 @@ __global__ void __launch_bounds__(kThreads)
   stats[block] = total;
 }
 
-// A warp per segment. `count` carries the non-finite values from launch to
-// launch; the last one writes it behind the sums.
+// A warp per segment; `scale` may be null. `count` carries the non-finite
+// values from launch to launch; the last one writes it behind the sums.
 __global__ void __launch_bounds__(kThreads)
-    JoinStatsKernel(const BlockStats* stats, float* sums, long long* count,
-                    bool first, float* count_out,
+    JoinStatsKernel(const BlockStats* stats, const float* scale, float* sums,
+                    long long* count, bool first, float* count_out,
                     const __grid_constant__ RunTable table) {
   __shared__ long long warp_nonfinite[kWarps];
   const int warp = threadIdx.x / 32;
@@ -181,7 +181,9 @@ __global__ void __launch_bounds__(kThreads)
     for (int half = kStatsJoinLanes / 2; half > 0; half /= 2) {
       sum += __shfl_xor_sync(0xFFFFFFFFu, sum, half);
     }
-    if (lane == 0) sums[r] = static_cast<float>(sum);
+    if (lane == 0) {
+      sums[r] = UnscaledSquares(sum, scale == nullptr ? 1.0 : *scale);
+    }
   }
 #pragma unroll
   for (int half = 16; half > 0; half /= 2) {
@@ -203,6 +205,9 @@ void GradStatsKernel(KernelContext& context) {
   const Tensor& out = context.Out("stats");
   const State& state =
       context.Cached<State>([&] { return MakeState(context); });
+  const Tensor* scale_in = context.TryIn("scale");
+  const float* scale =
+      scale_in == nullptr ? nullptr : scale_in->as<const float>();
   const cudaStream_t stream = StreamOf(context);
   BlockStats* stats = static_cast<BlockStats*>(context.workspace());
   // The last bytes of the workspace.
@@ -222,7 +227,7 @@ void GradStatsKernel(KernelContext& context) {
     const bool last = &launch == &state.launches.back();
     float* sums = out.as<float>() + launch.first_segment;
     JoinStatsKernel<<<1, kThreads, 0, stream>>>(
-        stats, sums, count, launch.first_segment == 0,
+        stats, scale, sums, count, launch.first_segment == 0,
         last ? out.as<float>() + out.numel - 1 : nullptr, launch.table);
     CheckLaunch("grad_stats");
   }

@@ -32,6 +32,13 @@ PLO_HOST_DEVICE double JoinStatsLanes(double (&lanes)[kLanes]) {
   return lanes[0];
 }
 
+// A sum of squares of scaled gradients as one of the gradients themselves,
+// which fp32 holds whatever the scale: no double sum of fp32 squares overflows.
+PLO_HOST_DEVICE float UnscaledSquares(double squares, double scale) {
+  const double inverse = 1.0 / scale;
+  return static_cast<float>(squares * inverse * inverse);
+}
+
 // The part of a segment in this rank's slice, in elements of the operand.
 struct StatsRun {
   int64_t begin, n;

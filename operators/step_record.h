@@ -10,7 +10,7 @@ namespace plo {
 
 // Entries of the record, fp32; the rest is zero.
 enum StepRecordEntry {
-  kRecordSkip = 0,             // 1: some gradient is not finite, else 0
+  kRecordSkip = 0,             // 1: no finite update can be made, else 0
   kRecordLr = 1,               // learning rate of this update
   kRecordBiasCorrection1 = 2,  // 1 - beta1^t, t counting applied updates
   kRecordBiasCorrection2 = 3,
@@ -48,7 +48,7 @@ struct StepRecordRule {
 
 // What a step_record op reads, with the stats summed up.
 struct StepInputs {
-  double squares;    // of the gradients in the norm, scaled
+  double squares;    // of the gradients in the norm, without the scale
   double nonfinite;  // gradient elements
   double scale;
   float lr;
@@ -58,11 +58,16 @@ struct StepInputs {
 // Writes the record; returns the number of updates applied after this step.
 PLO_HOST_DEVICE int64_t WriteStepRecord(const StepRecordRule& rule,
                                         const StepInputs& in, float* record) {
-  const double norm = __builtin_sqrt(in.squares) / in.scale;
-  // A counter that overflowed to infinity or NaN counts as well.
-  const bool skip = !(in.nonfinite == 0);
+  const double norm = __builtin_sqrt(in.squares);
   const double coefficient =
       rule.clips_global_norm ? ClipCoefficient(rule.clip_norm, norm) : 1.0;
+  const float multiplier = static_cast<float>(coefficient / in.scale);
+  // A counter that overflowed to infinity or NaN counts as well. Gradients that
+  // are finite one by one may have no norm in fp32, or no multiplier: an update
+  // would be of zeros, silently.
+  const float infinity = __builtin_inff();
+  const bool skip = !(in.nonfinite == 0) || !(norm < infinity) ||
+                    !(multiplier > 0 && multiplier < infinity);
   const int64_t update = in.applied_step + 1;
   const int64_t applied_after = skip ? in.applied_step : update;
   for (int64_t i = 0; i < kStepRecordSize; ++i) record[i] = 0.0f;
@@ -72,7 +77,7 @@ PLO_HOST_DEVICE int64_t WriteStepRecord(const StepRecordRule& rule,
       static_cast<float>(1.0 - Power(rule.beta1, update));
   record[kRecordBiasCorrection2] =
       static_cast<float>(1.0 - Power(rule.beta2, update));
-  record[kRecordMultiplier] = static_cast<float>(coefficient / in.scale);
+  record[kRecordMultiplier] = multiplier;
   record[kRecordUnclipped] = static_cast<float>(1.0 / in.scale);
   record[kRecordNorm] = static_cast<float>(norm);
   record[kRecordLossScale] = static_cast<float>(in.scale);

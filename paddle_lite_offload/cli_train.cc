@@ -43,8 +43,8 @@ class Progress {
     const StepResult& result = metrics.result;
     if (result.skipped) {
       std::fprintf(stderr,
-                   "%sstep %lld skipped: a gradient is not finite, loss scale "
-                   "was %g\n",
+                   "%sstep %lld skipped: a gradient or the norm of all is not "
+                   "finite, loss scale was %g\n",
                    terminal_ ? "\r\033[K" : "",
                    static_cast<long long>(metrics.step),
                    result.loss_scale.value_or(1));

@@ -58,7 +58,7 @@ struct StepResult {
   double grad_norm = 0;  // of the averaged gradient, before clipping
   double lr = 0;
   std::optional<double> loss_scale;  // the scale this step used
-  bool skipped = false;       // a gradient was not finite: nothing was updated
+  bool skipped = false;       // no finite update could be made, so none was
   int64_t applied_steps = 0;  // updates so far
 };
 

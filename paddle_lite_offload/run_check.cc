@@ -32,7 +32,8 @@ std::string Dump(const json& value) {
 }
 
 // What each rank passed, by rank.
-std::vector<std::string> GatherTexts(Comm& comm, const std::string& text) {
+std::vector<std::string> GatherTexts(Comm& all_ranks, const std::string& text) {
+  Comm& comm = all_ranks.host();
   auto longest = static_cast<int64_t>(text.size());
   comm.AllReduce(&longest, 1, DType::kInt64, Reduction::kMax, nullptr);
   std::string padded = text;

@@ -7,18 +7,21 @@
 //
 // Before:
 //   micro:   loss_seed(count) -> seed
+//            grad_stats(final_grad) -> bucket0@stats
 //   update:  step_record(stats, applied_step, lr) -> step_record, applied_step
 // After:
 //   startup: fill_constant -> loss_scale, and if dynamic ->
 //   loss_scale@good_steps,
 //            loss_scale@bad_steps
 //   micro:   loss_seed(count, loss_scale) -> seed
+//            grad_stats(final_grad, loss_scale) -> bucket0@stats
 //   update:  step_record(.., loss_scale) -> ..
 //            update_loss_scaling(step_record, loss_scale, good, bad)
 //                -> loss_scale, good, bad               dynamic only
 //
-// The new scale serves the next step: the record keeps the one in use. Needs
-// check_gradients before it; runs on every rank alike.
+// Statistics are of the gradients without the scale, so that fp32 holds them
+// whatever the scale. The new scale serves the next step: the record keeps the
+// one in use. Needs check_gradients before it; runs on every rank alike.
 #include <cmath>
 #include <memory>
 #include <string>
@@ -94,6 +97,11 @@ class InsertLossScaling : public Pass {
     program.loss_scale = scale;
     AppendFill(program, scale, options_.init);
     program.mutable_op(seed).SetIn("scale", {scale});
+    for (const Section section : {Section::kMicro, Section::kUpdate}) {
+      for (const auto& op : program.ops(section)) {
+        if (op->type == "grad_stats") op->SetIn("scale", {scale});
+      }
+    }
     program.mutable_op(record).SetIn("scale", {scale});
     program.InvalidateIndex();
     if (options_.mode == "dynamic") AddUpdate(program, record);

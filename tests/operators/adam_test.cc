@@ -283,7 +283,8 @@ UpdateResult RunUpdate(const UpdateRun& run) {
     for (int64_t i = 0; i < Bucket::kNumel; ++i) {
       const int s = kBucket.SegmentOf(i);
       if (s >= 0) {
-        stats[static_cast<size_t>(s) + 1] += grad_values[i] * grad_values[i];
+        const double g = grad_values[i] * run.record[kRecordUnclipped];
+        stats[static_cast<size_t>(s) + 1] += g * g;
       }
     }
     spec.inputs.push_back(

@@ -14,10 +14,14 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 // --- grad_stats ---
 
 OpCase GradStats(Array x, bool sliced, int64_t slice, int rank,
-                 std::vector<int64_t> begins, std::vector<int64_t> numels) {
+                 std::vector<int64_t> begins, std::vector<int64_t> numels,
+                 double scale = 1) {
   OpCase c;
   c.type = "grad_stats";
   c.inputs = {{"x", {std::move(x)}}};
+  if (scale != 1) {
+    c.inputs.push_back({"scale", {ScalarArray(DType::kFp32, scale)}});
+  }
   c.outputs = {"stats"};
   c.attrs = Attrs({{"sliced", Attr(sliced)},
                    {"slice_numel", Int(slice)},
@@ -63,6 +67,21 @@ TEST(GradStatsTest, SlicesAndWholeBucketsAgree) {
       }
       ExpectSameForAnyThreads(sliced);
     }
+  }
+}
+
+// Squares of scaled gradients would overflow or vanish in fp32.
+TEST(GradStatsTest, ScalesOfAnySizeAreTakenOut) {
+  constexpr int64_t kNumel = 40000;
+  const Array grads = RandomArray(DType::kFp32, {kNumel}, 5, -3, 3);
+  const Array plain =
+      RunOp(GradStats(grads, true, kNumel, 0, {0}, {kNumel}))["stats"][0];
+  for (const double scale : {0x1p-120, 0x1p-60, 0x1p16, 0x1p100, 0x1p120}) {
+    Array scaled = grads;
+    for (double& x : scaled.values) x *= scale;
+    ExpectSame(RunOp(GradStats(scaled, true, kNumel, 0, {0}, {kNumel},
+                               scale))["stats"][0],
+               plain, StrCat("scale ", scale));
   }
 }
 
@@ -125,7 +144,7 @@ TEST(StepRecordTest, Table) {
       {"unscaling",
        {"none", 0, {9, 0, 16, 0}, {1, -1, 1, -1}, 4, 8},
        0,
-       5.0 / 8,
+       5,
        0.125,
        5},
       {"clipped",
@@ -134,8 +153,8 @@ TEST(StepRecordTest, Table) {
        5,
        1 / (5 + 1e-6),
        1},
-      {"clipped after unscaling",
-       {"global_norm", 0.5, {64, 0}, {1, -1}, 0, 8},
+      {"clipped and unscaled",
+       {"global_norm", 0.5, {1, 0}, {1, -1}, 0, 8},
        0,
        1,
        0.125 * 0.5 / (1 + 1e-6),
@@ -191,12 +210,24 @@ TEST(StepRecordTest, Table) {
   }
 }
 
-TEST(StepRecordTest, OverflowOfTheSumIsNoSkip) {
-  // Finite gradients whose squares overflow: the update is clipped to nothing.
-  const Array record = RunOp(
-      StepRecord({"global_norm", 1, {kInf, 0}, {1, -1}, 0, 1}))["record"][0];
-  EXPECT_EQ(record[kRecordSkip], 0);
-  EXPECT_EQ(record[kRecordMultiplier], 0);
+// An update of zeros, step after step, would look like training.
+TEST(StepRecordTest, WhatFp32DoesNotHoldSkips) {
+  const auto skips = [](const RecordCase& k) {
+    return RunOp(StepRecord(k))["record"][0][kRecordSkip];
+  };
+  // Finite gradients whose squares overflow.
+  for (const char* mode : {"none", "global_norm", "norm"}) {
+    EXPECT_EQ(skips({mode, 1, {kInf, 0}, {1, -1}, 0, 1}), 1) << mode;
+    EXPECT_EQ(skips({mode, 1, {NAN, 0}, {1, -1}, 0, 1}), 1) << mode;
+    EXPECT_EQ(skips({mode, 1, {3e38, 3e38, 0}, {1, 1, -1}, 0, 1}), 0) << mode;
+  }
+  // Not part of the norm.
+  EXPECT_EQ(skips({"global_norm", 1, {4, kInf, 0}, {1, 0, -1}, 0, 1}), 0);
+  // A multiplier of zero, and an infinite one.
+  EXPECT_EQ(skips({"global_norm", 1e-20, {4, 0}, {1, -1}, 0, 0x1p126}), 1);
+  EXPECT_EQ(skips({"none", 0, {4, 0}, {1, -1}, 0, 0x1p-140}), 1);
+  EXPECT_EQ(skips({"none", 0, {4, 0}, {1, -1}, 0, 0x1p126}), 0);
+  EXPECT_EQ(skips({"none", 0, {4, 0}, {1, -1}, 0, 0x1p-126}), 0);
 }
 
 TEST(StepRecordTest, AttributesAreChecked) {

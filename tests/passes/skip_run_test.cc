@@ -140,5 +140,26 @@ TEST_F(SkipRunTest, LossScaleFollowsItsRule) {
   }
 }
 
+// Statistics, clipping and updates are of the gradients without the scale: a
+// power of two, as large as it may be, leaves no trace.
+TEST_F(SkipRunTest, AStaticScaleOfAnySizeChangesNoBit) {
+  for (const char* mode : {"global_norm", "norm"}) {
+    Job job{.build = OddParams, .pipeline = Sharded(2), .steps = 4};
+    job.pipeline.clip_mode = mode;
+    const Outcome plain = RunAgreeing(job);
+    job.pipeline.loss_scale = "static";
+    for (const double scale : {0x1p100, 0x1p-60}) {
+      job.pipeline.init_loss_scale = scale;
+      const Outcome scaled = RunAgreeing(job);
+      EXPECT_EQ(scaled.digest, plain.digest) << mode << ", scale " << scale;
+      for (int step = 0; step < job.steps; ++step) {
+        EXPECT_FALSE(scaled.steps[step].skipped);
+        EXPECT_EQ(scaled.steps[step].loss, plain.steps[step].loss);
+        EXPECT_EQ(scaled.steps[step].grad_norm, plain.steps[step].grad_norm);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace plo
