@@ -64,11 +64,15 @@ class FileTokens : public BatchSource {
       : flag_(flag), dataset_(std::move(dataset)) {}
 
   void Fill(int64_t sample, const Row& row) const override {
-    dataset_->Fill(sample, reinterpret_cast<int32_t*>(row.at("tokens")),
-                   reinterpret_cast<int32_t*>(row.at("labels")));
+    try {
+      dataset_->Fill(sample, reinterpret_cast<int32_t*>(row.at("tokens")),
+                     reinterpret_cast<int32_t*>(row.at("labels")));
+    } catch (const Error& error) {
+      throw error.WithContext(flag_);
+    }
   }
   std::string Describe() const override {
-    const MappedFile& file = dataset_->file();
+    const DataFile& file = dataset_->file();
     return StrCat(flag_, " of ", file.bytes(), " bytes with hash ",
                   DigestText(file.ContentHash()));
   }
@@ -114,15 +118,18 @@ std::unique_ptr<BatchSource> MakeBatchSource(const TrainConfig& config) {
   }
   const SequenceOptions options{config.seq_len, config.vocab_size,
                                 static_cast<uint64_t>(config.seed)};
-  if (!config.text.empty()) {
-    return std::make_unique<FileTokens>(
-        "--text", SequenceDataset::OpenText(config.text, options));
+  const bool text = !config.text.empty();
+  if (!text && config.tokens.empty()) {
+    return std::make_unique<SyntheticTokens>(config);
   }
-  if (!config.tokens.empty()) {
+  try {
     return std::make_unique<FileTokens>(
-        "--tokens", SequenceDataset::OpenTokens(config.tokens, options));
+        text ? "--text" : "--tokens",
+        text ? SequenceDataset::OpenText(config.text, options)
+             : SequenceDataset::OpenTokens(config.tokens, options));
+  } catch (const Error& error) {
+    throw error.WithContext(text ? "--text" : "--tokens");
   }
-  return std::make_unique<SyntheticTokens>(config);
 }
 
 Feeds MakeBatch(const BatchSource& source, const Program& program,

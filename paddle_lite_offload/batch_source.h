@@ -24,7 +24,7 @@ class BatchSource {
   virtual void Fill(int64_t sample, const Row& row) const = 0;
   // Where the samples come from, such that ranks of the same config that say
   // the same draw the same ones: "--text of 812 bytes with hash ...". Of large
-  // files not all bytes count; see MappedFile::ContentHash().
+  // files not all bytes count; see DataFile::ContentHash().
   virtual std::string Describe() const = 0;
 };
 

@@ -47,6 +47,16 @@ void PrintVersion() {
               DNNL_VERSION_MINOR, DNNL_VERSION_PATCH);
 }
 
+const Command& FindCommand(const std::string& name) {
+  std::vector<std::string> names = {"help"};
+  for (const Command& command : kCommands) {
+    if (name == command.name) return command;
+    names.push_back(command.name);
+  }
+  throw UsageError("unknown command '" + name + "'" + DidYouMean(name, names) +
+                   " (plo help lists the commands)");
+}
+
 }  // namespace
 
 void RejectPositional(const std::string& command, const CliArgs& positional) {
@@ -61,23 +71,22 @@ int CliMain(const CliArgs& args) {
     return 2;
   }
   const std::string& name = args[0];
+  CliArgs rest(args.begin() + 1, args.end());
   if (name == "help" || name == "--help" || name == "-h") {
-    PrintHelp(stdout);
-    return 0;
+    if (rest.empty()) {
+      PrintHelp(stdout);
+      return 0;
+    }
+    CliArgs more(rest.begin() + 1, rest.end());
+    RejectPositional("help " + rest[0], more);
+    return FindCommand(rest[0]).run({"--help"});
   }
   if (name == "--version" || name == "version") {
+    RejectPositional("version", rest);
     PrintVersion();
     return 0;
   }
-  std::vector<std::string> names = {"help"};
-  for (const Command& command : kCommands) {
-    if (name == command.name) {
-      return command.run(CliArgs(args.begin() + 1, args.end()));
-    }
-    names.push_back(command.name);
-  }
-  throw UsageError("unknown command '" + name + "'" + DidYouMean(name, names) +
-                   " (plo help lists the commands)");
+  return FindCommand(name).run(rest);
 }
 
 }  // namespace plo

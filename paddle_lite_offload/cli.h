@@ -1,6 +1,6 @@
 // The commands of `plo`. Each takes the arguments after its name and returns
 // the exit status: 0 ok, 1 failure, 2 bad usage. They may throw plo::Error
-// (status 1) and UsageError (status 2); CliMain prints those.
+// (status 1) and UsageError (status 2); main prints those.
 #ifndef PLO_PADDLE_LITE_OFFLOAD_CLI_H_
 #define PLO_PADDLE_LITE_OFFLOAD_CLI_H_
 
@@ -27,6 +27,13 @@ int CliMain(const CliArgs& args);
 
 // Throws UsageError unless there are none.
 void RejectPositional(const std::string& command, const CliArgs& positional);
+
+// Throws UsageError unless --nproc is a number of ranks for one machine.
+int LocalRanks(int64_t nproc);
+
+// Finds what is wrong with a run before it starts. Throws UsageError for flags,
+// Error for files, and OutOfMemory for a limit that cannot be met.
+void CheckRun(const TrainConfig& config, int world_size);
 
 // Memory, transfers and time of a report in words, for a terminal.
 std::string DescribeReport(const TrainReport& report);

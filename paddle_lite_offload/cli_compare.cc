@@ -1,24 +1,22 @@
 // plo compare: variants of one training run, each in fresh worker processes.
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <optional>
 
-#include "paddle_lite_offload/batch_source.h"
+#include "framework/ir/file_io.h"
 #include "paddle_lite_offload/cli.h"
-#include "paddle_lite_offload/cli_flags.h"
+#include "paddle_lite_offload/cli_variants.h"
 #include "paddle_lite_offload/launch.h"
 #include "paddle_lite_offload/report.h"
-#include "paddle_lite_offload/train_report.h"
+#include "paddle_lite_offload/report_fields.h"
 
 namespace plo {
 namespace {
-
-using FlagValues = std::vector<std::pair<std::string, std::string>>;
 
 struct CompareFlags {
   TrainConfig config;
@@ -26,22 +24,24 @@ struct CompareFlags {
   std::string variants;
   std::string report;
   std::string json;
-};
-
-struct Variant {
-  std::string name;
-  FlagValues flags;
-  int nproc = 1;
+  bool quiet = false;
 };
 
 // A folder that goes away with everything in it.
 class ScratchFolder {
  public:
   ScratchFolder() {
-    std::string name =
-        (std::filesystem::temp_directory_path() / "plo_XXXXXX").string();
-    PLO_ENFORCE(mkdtemp(name.data()) != nullptr, kUnavailable,
-                "cannot make a folder like '", name, "'");
+    std::error_code error;
+    path_ = std::filesystem::temp_directory_path(error);
+    if (error) {
+      const char* dir = std::getenv("TMPDIR");
+      throw FileError("TMPDIR: cannot use", dir != nullptr ? dir : "/tmp",
+                      error.value());
+    }
+    std::string name = (path_ / "plo_XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) {
+      throw FileError("cannot make a folder like", name, errno);
+    }
     path_ = name;
   }
   ~ScratchFolder() {
@@ -58,99 +58,65 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-std::vector<std::string> Split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  size_t begin = 0;
-  while (true) {
-    const size_t end = text.find(separator, begin);
-    parts.push_back(text.substr(begin, end - begin));
-    if (end == std::string::npos) return parts;
-    begin = end + 1;
-  }
+struct VariantResult {
+  nlohmann::json report;  // {"error": reason} when it failed
+  int signal = 0;         // that stops the comparison
+};
+
+VariantResult Failed(const std::string& reason) {
+  return {{{"error", reason}}, 0};
 }
 
-// "base:offload=none;full:offload=optimizer,offload_mode=sync".
-std::vector<Variant> ParseVariants(const std::string& text) {
-  std::vector<Variant> variants;
-  std::set<std::string> names;
-  for (const std::string& part : Split(text, ';')) {
-    if (part.empty()) continue;
-    const size_t colon = part.find(':');
-    Variant variant;
-    variant.name = part.substr(0, colon);
-    if (variant.name.empty() || variant.name.find('=') != std::string::npos) {
-      throw UsageError("--variants: '" + part +
-                       "' is not of the form NAME:flag=value,flag=value");
-    }
-    if (!names.insert(variant.name).second) {
-      throw UsageError("--variants: two variants are named '" + variant.name +
-                       "'");
-    }
-    if (colon != std::string::npos && colon + 1 < part.size()) {
-      for (const std::string& flag : Split(part.substr(colon + 1), ',')) {
-        const size_t equals = flag.find('=');
-        if (equals == std::string::npos || equals == 0) {
-          throw UsageError("--variants: '" + flag + "' of variant '" +
-                           variant.name + "' is not of the form flag=value");
-        }
-        variant.flags.emplace_back(flag.substr(0, equals),
-                                   flag.substr(equals + 1));
-      }
-    }
-    variants.push_back(std::move(variant));
-  }
-  if (variants.empty()) {
-    throw UsageError(
-        "plo compare needs --variants=\"base:offload=none;"
-        "full:offload=optimizer\"");
-  }
-  return variants;
-}
-
-// Sets each variant's flags on top of the common ones, so that a bad one fails
-// before any is run.
-void CheckVariants(FlagSet& set, CompareFlags& flags,
-                   std::vector<Variant>& variants) {
-  const CompareFlags common = flags;
-  for (Variant& variant : variants) {
+// Nothing that is wrong with a variant should show only after others have run.
+// A limit that cannot be met is a result.
+std::vector<std::optional<VariantResult>> CheckVariants(
+    const std::vector<Variant>& variants, std::vector<FlagPath> outputs) {
+  std::vector<std::optional<VariantResult>> failed(variants.size());
+  std::vector<FlagPath> inputs;
+  for (size_t i = 0; i < variants.size(); ++i) {
+    const std::string who = "variant '" + variants[i].name + "'";
     try {
-      for (const auto& [name, value] : variant.flags) {
-        if (name == "variants" || name == "report" || name == "json") {
-          throw UsageError("--" + name + " cannot vary");
-        }
-        set.Set(name, value);
-      }
-      PLO_ENFORCE(flags.nproc >= 1 && flags.nproc <= 1024, kInvalidArgument,
-                  "--nproc must be in [1, 1024], got ", flags.nproc);
-      variant.nproc = static_cast<int>(flags.nproc);
-      ValidateTrainConfig(flags.config, variant.nproc);
-      MakeBatchSource(flags.config);
+      CheckRun(variants[i].config, variants[i].nproc);
     } catch (const UsageError& error) {
-      throw UsageError("variant '" + variant.name + "': " + error.what());
+      throw UsageError(who + ": " + error.what());
     } catch (const Error& error) {
-      throw error.WithContext("variant '" + variant.name + "'");
+      if (error.code() != ErrorCode::kOutOfMemory) throw error.WithContext(who);
+      failed[i] = Failed(error.what());
     }
-    flags = common;
+    for (FlagPath& file : RunOutputs(variants[i].config)) {
+      file.flag += " of " + who;
+      outputs.push_back(std::move(file));
+    }
+    for (FlagPath& file : RunInputs(variants[i].config)) {
+      inputs.push_back(std::move(file));
+    }
   }
+  CheckOutputs(outputs, inputs);
+  return failed;
 }
 
-nlohmann::json RunVariant(const FlagValues& common, const Variant& variant,
-                          const std::string& json_path) {
+VariantResult RunVariant(const Variant& variant, const std::string& json_path) {
   CliArgs argv = {"/proc/self/exe", "train"};
-  for (const FlagValues* flags : {&common, &variant.flags}) {
-    for (const auto& [name, value] : *flags) {
-      if (name == "variants" || name == "report" || name == "json") continue;
-      argv.push_back("--" + name + "=" + value);
-    }
+  for (const auto& [name, value] : variant.flags) {
+    argv.push_back("--" + name + "=" + value);
   }
   argv.push_back("--json=" + json_path);
   argv.push_back("--quiet");
-  const int status = RunLocalWorkers(variant.nproc, argv);
-  if (status != 0) {
-    return {{"error", StrCat("ended with status ", status)}};
+  const LaunchResult run =
+      RunLocalWorkers(variant.nproc, argv, {.show_stdout = false});
+  if (run.signal != 0) return {{{"error", "interrupted"}}, run.signal};
+  if (run.status != 0) return Failed(run.failure);
+  return {nlohmann::json::parse(ReadFile(json_path)), 0};
+}
+
+void PrintComparison(const nlohmann::json& comparison) {
+  std::printf("%s", FormatComparisonTable(comparison).c_str());
+  for (const nlohmann::json& variant : comparison.at("variants")) {
+    const std::string sample = StringField(variant, "sample");
+    if (sample.empty()) continue;
+    std::printf("\nsample of %s:\n%s\n", StringField(variant, "name").c_str(),
+                sample.c_str());
   }
-  std::ifstream file(json_path);
-  return nlohmann::json::parse(file);
 }
 
 }  // namespace
@@ -164,37 +130,40 @@ int CompareCommand(const CliArgs& args) {
           "NAME:flag=value,flag=value;NAME:... - the first is the base");
   set.Add("report", &flags.report, "HTML file to write the comparison to");
   set.Add("json", &flags.json, "file to write the comparison to");
+  set.Add("quiet", &flags.quiet, "print no table");
   RejectPositional("compare", set.Parse(args));
   if (set.asked_for_help()) {
     std::printf("usage: plo compare --variants=... [--flag=value ...]\n\n%s",
                 set.Help().c_str());
     return 0;
   }
-  const FlagValues common = set.given();
   std::vector<Variant> variants = ParseVariants(flags.variants);
-  const CompareFlags outputs = flags;
-  CheckVariants(set, flags, variants);
+  const FlagValues common = set.given();
+  ResolveVariants(set, common, &flags.config, &flags.nproc, &variants);
+  const auto failed = CheckVariants(
+      variants, {{"--json", flags.json}, {"--report", flags.report}});
 
   const ScratchFolder scratch;
   std::vector<std::pair<std::string, nlohmann::json>> results;
-  bool failed = false;
-  for (size_t i = 0; i < variants.size(); ++i) {
+  int status = 0;
+  for (size_t i = 0; i < variants.size() && status < 128; ++i) {
     std::fprintf(stderr, "== %s (%zu of %zu)\n", variants[i].name.c_str(),
                  i + 1, variants.size());
-    results.emplace_back(
-        variants[i].name,
-        RunVariant(common, variants[i], scratch.File(StrCat(i, ".json"))));
-    failed = failed || results.back().second.contains("error");
+    VariantResult result =
+        failed[i] ? *failed[i]
+                  : RunVariant(variants[i], scratch.File(StrCat(i, ".json")));
+    if (result.report.contains("error")) status = 1;
+    if (result.signal != 0) status = 128 + result.signal;
+    results.emplace_back(variants[i].name, std::move(result.report));
   }
   const nlohmann::json comparison = MakeComparison(results);
-  if (!outputs.json.empty()) {
-    WriteFile(outputs.json, comparison.dump(2) + "\n");
+  // The table first: it must not be lost with a file.
+  if (!flags.quiet) PrintComparison(comparison);
+  if (!flags.json.empty()) WriteFile(flags.json, JsonText(comparison));
+  if (!flags.report.empty()) {
+    WriteFile(flags.report, FormatComparisonHtml(comparison));
   }
-  if (!outputs.report.empty()) {
-    WriteFile(outputs.report, FormatComparisonHtml(comparison));
-  }
-  std::printf("%s", FormatComparisonTable(comparison).c_str());
-  return failed ? 1 : 0;
+  return status;
 }
 
 }  // namespace plo

@@ -6,9 +6,11 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
+#include <cstdlib>
+#include <sstream>
 #include <type_traits>
 
+#include "framework/ir/file_io.h"
 #include "framework/ir/spelling.h"
 #include "paddle_lite_offload/train_config_fields.h"
 
@@ -54,8 +56,13 @@ int64_t ParseByteCount(std::string_view text) {
   PLO_ENFORCE(error == std::errc() && std::isfinite(value), kInvalidArgument,
               "'", text, "' is no number of bytes; write 512MiB or 8GiB");
   const double bytes = std::ldexp(value, shift);
-  PLO_ENFORCE(bytes >= 0 && bytes < 0x1p63, kInvalidArgument, "'", text,
-              "' is out of range for a number of bytes");
+  PLO_ENFORCE(!std::signbit(bytes) && bytes < 0x1p63, kInvalidArgument, "'",
+              text, "' is out of range for a number of bytes");
+  // Less than a byte must not become 0, which means no limit.
+  const bool whole =
+      shift == 0 ? bytes == std::floor(bytes) : bytes >= 1 || value == 0;
+  PLO_ENFORCE(whole, kInvalidArgument, "'", text,
+              "' is no whole number of bytes");
   return static_cast<int64_t>(bytes);
 }
 
@@ -146,6 +153,9 @@ void FlagSet::Set(const std::string& name, const std::string& value) {
     throw UsageError("--" + name + "=" + value + ": expected " +
                      TypeName(info.type));
   }
+  if (info.type == "double" && !std::isfinite(std::atof(value.c_str()))) {
+    throw UsageError("--" + name + "=" + value + ": expected a finite number");
+  }
   if (flag != flags_.end() && flag->second.after_set) {
     try {
       flag->second.after_set(value);
@@ -161,8 +171,12 @@ void FlagSet::ReadFlagFile(const std::string& path, int depth,
   if (depth > kMaxFlagFileDepth) {
     throw UsageError("--flagfile=" + path + ": flag files include each other");
   }
-  std::ifstream file(path);
-  if (!file) throw UsageError("--flagfile=" + path + ": cannot open the file");
+  std::istringstream file;
+  try {
+    file.str(ReadFile(path));
+  } catch (const Error& error) {
+    throw UsageError("--flagfile: " + error.message());
+  }
   std::vector<std::string> args;
   for (std::string line; std::getline(file, line);) {
     const size_t first = line.find_first_not_of(" \t\r");

@@ -22,6 +22,21 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Runs a check of flag values. What makes no sense or is not built yet is bad
+// usage.
+template <typename Check>
+auto CheckUsage(Check check) {
+  try {
+    return check();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidArgument &&
+        error.code() != ErrorCode::kUnimplemented) {
+      throw;
+    }
+    throw UsageError(error.what());
+  }
+}
+
 // Flags live in gflags' registry for the rest of the process, so that one
 // FlagSet per process is made, and their storage must outlive it.
 class FlagSet {
@@ -70,7 +85,7 @@ class FlagSet {
 };
 
 // Bytes in "8GiB", "8GB", "8G", "512MiB", "1.5GiB", "4096". Throws
-// InvalidArgument.
+// InvalidArgument; also for "0.5", since no more than nothing is 0.
 int64_t ParseByteCount(std::string_view text);
 // "1.50 GiB".
 std::string FormatByteCount(int64_t bytes);

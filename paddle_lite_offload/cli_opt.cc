@@ -1,14 +1,15 @@
 // plo opt: runs passes on a stored program.
+#include <algorithm>
 #include <cstdio>
-#include <iostream>
 #include <iterator>
 
+#include "framework/ir/file_io.h"
 #include "framework/ir/program_text.h"
 #include "framework/ir/verifier.h"
 #include "operators/register_ops.h"
 #include "paddle_lite_offload/cli.h"
 #include "paddle_lite_offload/cli_flags.h"
-#include "paddle_lite_offload/train_report.h"
+#include "paddle_lite_offload/cli_outputs.h"
 #include "passes/pass.h"
 #include "passes/pipeline.h"
 
@@ -22,20 +23,16 @@ struct OptFlags {
   std::string dump_ir_dir;
 };
 
+constexpr const char* kFormats[] = {"text", "proto", "prototext", "dot"};
+
 std::string Print(const Program& program, const std::string& format) {
   if (format == "text") return PrintProgram(program);
-  if (format == "proto") return SerializeProto(program);
-  if (format == "prototext") return SerializeProto(program, /*text=*/true);
   if (format == "dot") return ToGraphviz(program);
-  PLO_THROW(kInvalidArgument, "--format=", format,
-            ": expected one of text, proto, prototext, dot");
+  return SerializeProto(program, /*text=*/format == "prototext");
 }
 
 Program Load(const std::string& path) {
-  if (path != "-") return LoadProgram(path);
-  const std::string text((std::istreambuf_iterator<char>(std::cin)),
-                         std::istreambuf_iterator<char>());
-  return ParseProgram(text);
+  return path == "-" ? ParseProgram(ReadStdin()) : LoadProgram(path);
 }
 
 }  // namespace
@@ -65,14 +62,22 @@ int OptCommand(const CliArgs& args) {
   if (inputs.size() != 1) {
     throw UsageError("plo opt takes one program file (- for standard input)");
   }
+  if (std::find(std::begin(kFormats), std::end(kFormats), flags.format) ==
+      std::end(kFormats)) {
+    throw UsageError("--format=" + flags.format +
+                     ": expected one of text, proto, prototext, dot");
+  }
   RegisterBuiltinOps();
   RegisterBuiltinPasses();
+  PassManager manager =
+      CheckUsage([] { return PassManager::Parse(flags.passes); });
+  manager.set_dump_dir(flags.dump_ir_dir);
+  CheckOutputs({DumpOutput(flags.dump_ir_dir), {"--output", flags.output}});
   Program program = Load(inputs[0]);
   Verify(program);
-  if (!flags.passes.empty()) {
-    PassManager manager = PassManager::Parse(flags.passes);
-    if (!flags.dump_ir_dir.empty()) manager.set_dump_dir(flags.dump_ir_dir);
-    manager.Run(program);
+  // Options that do not fit this program are bad usage too.
+  if (!flags.passes.empty() || !flags.dump_ir_dir.empty()) {
+    CheckUsage([&] { manager.Run(program); });
   }
   const std::string printed = Print(program, flags.format);
   if (flags.output.empty()) {

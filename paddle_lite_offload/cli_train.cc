@@ -1,15 +1,21 @@
 // plo train and plo generate.
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "framework/ir/file_io.h"
 #include "framework/runtime/comm.h"
 #include "paddle_lite_offload/cli.h"
 #include "paddle_lite_offload/cli_flags.h"
+#include "paddle_lite_offload/cli_outputs.h"
 #include "paddle_lite_offload/launch.h"
+#include "paddle_lite_offload/report.h"
 #include "paddle_lite_offload/trainer.h"
 
 namespace plo {
@@ -75,20 +81,72 @@ class Progress {
   bool terminal_;
 };
 
+std::vector<FlagPath> AllOutputs(const TrainFlags& flags, int rank) {
+  std::vector<FlagPath> outputs = RunOutputs(flags.config, rank);
+  if (rank == 0) outputs.push_back({"--json", flags.json});
+  return outputs;
+}
+
 // True in a process that a launcher started for one rank.
 bool IsWorker() { return std::getenv("WORLD_SIZE") != nullptr; }
 
 int Launch(const TrainFlags& flags, const char* command, const CliArgs& args) {
-  PLO_ENFORCE(flags.nproc >= 1 && flags.nproc <= kMaxLocalRanks,
-              kInvalidArgument, "--nproc must be in [1, ", kMaxLocalRanks,
-              "], got ", flags.nproc);
-  const int nproc = static_cast<int>(flags.nproc);
+  const int nproc = LocalRanks(flags.nproc);
   // Here once instead of once per worker.
-  ValidateTrainConfig(flags.config, nproc);
-  MakeBatchSource(flags.config);
+  CheckRun(flags.config, nproc);
+  CheckOutputs(AllOutputs(flags, 0), RunInputs(flags.config));
   CliArgs argv = {"/proc/self/exe", command};
   argv.insert(argv.end(), args.begin(), args.end());
-  return RunLocalWorkers(nproc, argv);
+  return RunLocalWorkers(nproc, argv).status;
+}
+
+// What a rank can find wrong alone, before it waits for others.
+PreparedProgram PrepareRank(const TrainFlags& flags, const LaunchInfo& info) {
+  CheckUsage([&] {
+    PLO_ENFORCE(flags.nproc == 1 || flags.nproc == info.world_size,
+                kInvalidArgument, "--nproc=", flags.nproc,
+                " contradicts WORLD_SIZE=", info.world_size);
+    ValidateTrainConfig(flags.config, info.world_size);
+  });
+  CheckOutputs(AllOutputs(flags, info.rank), RunInputs(flags.config));
+  TrainConfig config = flags.config;
+  if (info.rank != 0) config.dump_ir_dir.clear();
+  return CheckUsage([&] {
+    return PrepareRun(config, info.world_size, ResolveDevice(config.device));
+  });
+}
+
+void WarnOfBadEnd(const TrainOutcome& run) {
+  if (!std::isfinite(run.losses.back())) {
+    std::fprintf(stderr,
+                 "warning: the last loss is %g: the training diverged\n",
+                 run.losses.back());
+  } else if (run.skipped_steps == static_cast<int64_t>(run.losses.size())) {
+    std::fprintf(stderr,
+                 "warning: all steps were skipped: the params are as at the "
+                 "start\n");
+  }
+}
+
+// What can still fail comes after what is known.
+void ShowResults(const TrainFlags& flags, Trainer& trainer,
+                 TrainReport& report) {
+  WarnOfBadEnd(*report.outcome);
+  if (!flags.quiet) std::printf("%s", DescribeReport(report).c_str());
+  std::exception_ptr no_sample;
+  if (flags.config.generate > 0) {
+    try {
+      report.sample = trainer.Generate();
+      if (!flags.quiet) std::printf("\nsample:\n");
+      std::fwrite(report.sample->data(), 1, report.sample->size(), stdout);
+      std::printf("\n");
+    } catch (const Error&) {
+      no_sample = std::current_exception();
+    }
+  }
+  std::fflush(stdout);
+  if (!flags.json.empty()) WriteFile(flags.json, JsonText(ToJson(report)));
+  if (no_sample) std::rethrow_exception(no_sample);
 }
 
 // Null for one rank.
@@ -103,10 +161,7 @@ std::unique_ptr<Comm> MakeComm(const TrainConfig& config,
 // Runs this rank; rank 0 reports.
 int RunRank(const TrainFlags& flags) {
   const LaunchInfo info = ReadLaunchInfo();
-  PLO_ENFORCE(flags.nproc == 1 || flags.nproc == info.world_size,
-              kInvalidArgument, "--nproc=", flags.nproc,
-              " contradicts WORLD_SIZE=", info.world_size);
-  ValidateTrainConfig(flags.config, info.world_size);
+  PreparedProgram prepared = PrepareRank(flags, info);
   const std::unique_ptr<Comm> comm = MakeComm(flags.config, info);
   try {
     Progress progress(flags.config.steps);
@@ -117,22 +172,10 @@ int RunRank(const TrainFlags& flags) {
     if (info.rank == 0) {
       options.on_step = [&](const StepMetrics& m) { progress.Show(m); };
     }
-    Trainer trainer(flags.config, options);
+    Trainer trainer(flags.config, std::move(prepared), options);
     trainer.Run();
-    const TrainReport report = trainer.Report();
-    if (info.rank == 0) {
-      if (!flags.json.empty()) {
-        WriteFile(flags.json, ToJson(report).dump(2) + "\n");
-      }
-      if (!flags.quiet) std::printf("%s", DescribeReport(report).c_str());
-      if (flags.config.generate > 0) {
-        const std::string text = trainer.Generate();
-        if (!flags.quiet) std::printf("\nsample:\n");
-        std::fwrite(text.data(), 1, text.size(), stdout);
-        std::printf("\n");
-      }
-      std::fflush(stdout);
-    }
+    TrainReport report = trainer.Report();
+    if (info.rank == 0) ShowResults(flags, trainer, report);
     if (comm) comm->Barrier();
     return 0;
   } catch (const std::exception& error) {
@@ -163,6 +206,24 @@ int TrainOrGenerate(const CliArgs& args, const char* command) {
 }
 
 }  // namespace
+
+int LocalRanks(int64_t nproc) {
+  return CheckUsage([&] {
+    PLO_ENFORCE(nproc >= 1 && nproc <= kMaxLocalRanks, kInvalidArgument,
+                "--nproc must be in [1, ", kMaxLocalRanks, "], got ", nproc);
+    return static_cast<int>(nproc);
+  });
+}
+
+void CheckRun(const TrainConfig& config, int world_size) {
+  CheckUsage([&] { ValidateTrainConfig(config, world_size); });
+  const DeviceKind device = ResolveDevice(config.device);
+  MakeBatchSource(config);
+  ReadRates(config, device);
+  TrainConfig quiet = config;
+  quiet.dump_ir_dir.clear();
+  CheckUsage([&] { PrepareRun(quiet, world_size, device); });
+}
 
 int TrainCommand(const CliArgs& args) { return TrainOrGenerate(args, "train"); }
 int GenerateCommand(const CliArgs& args) {

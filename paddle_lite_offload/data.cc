@@ -1,16 +1,16 @@
 #include "paddle_lite_offload/data.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "framework/ir/error.h"
-#include "framework/runtime/socket_utils.h"
 #include "paddle_lite_offload/hasher.h"
 
 namespace plo {
@@ -19,6 +19,8 @@ namespace {
 // Files up to this size are checked and hashed as a whole: a bad token shows
 // before the first step.
 constexpr int64_t kCheckedBytes = 64 << 20;
+// So many tokens or bytes at a time.
+constexpr int64_t kChunk = 1 << 18;
 // What is hashed of larger ones.
 constexpr int64_t kHashedEnd = 1 << 20;
 constexpr int64_t kHashedParts = 1024;
@@ -52,17 +54,35 @@ int64_t Permute(int64_t index, int64_t count, uint64_t key) {
   return static_cast<int64_t>(value);
 }
 
+uint32_t TokenAt(const std::byte* at, int token_bytes) {
+  switch (token_bytes) {
+    case 1:
+      return static_cast<uint32_t>(*at);
+    case 2: {
+      uint16_t token;
+      std::memcpy(&token, at, sizeof(token));
+      return token;
+    }
+    default: {
+      uint32_t token;
+      std::memcpy(&token, at, sizeof(token));
+      return token;
+    }
+  }
+}
+
 }  // namespace
 
-MappedFile::MappedFile(const std::string& path) : path_(path) {
-  // Non-blocking, because opening a FIFO would wait for its writer.
-  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  PLO_ENFORCE(fd.valid() || errno != ENOENT, kNotFound, "no file \"", path,
+DataFile::DataFile(const std::string& path)
+    : path_(path),
+      // Non-blocking, because opening a FIFO would wait for its writer.
+      fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  PLO_ENFORCE(fd_.valid() || errno != ENOENT, kNotFound, "no file \"", path,
               "\"");
-  PLO_ENFORCE(fd.valid(), kInvalidArgument, "cannot read \"", path,
+  PLO_ENFORCE(fd_.valid(), kInvalidArgument, "cannot read \"", path,
               "\": ", std::strerror(errno));
   struct stat info {};
-  PLO_ENFORCE(fstat(fd.get(), &info) == 0, kInvalidArgument, "cannot read \"",
+  PLO_ENFORCE(fstat(fd_.get(), &info) == 0, kInvalidArgument, "cannot read \"",
               path, "\": ", std::strerror(errno));
   PLO_ENFORCE(!S_ISDIR(info.st_mode), kInvalidArgument, "\"", path,
               "\" is a directory");
@@ -70,21 +90,32 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
               "\" is not a regular file");
   PLO_ENFORCE(info.st_size > 0, kInvalidArgument, "\"", path, "\" is empty");
   bytes_ = info.st_size;
-  void* data = mmap(nullptr, static_cast<size_t>(bytes_), PROT_READ,
-                    MAP_PRIVATE, fd.get(), 0);
-  PLO_ENFORCE(data != MAP_FAILED, kInvalidArgument, "cannot read \"", path,
-              "\": ", std::strerror(errno));
-  data_ = static_cast<const std::byte*>(data);
 }
 
-MappedFile::~MappedFile() {
-  munmap(const_cast<std::byte*>(data_), static_cast<size_t>(bytes_));
+void DataFile::Read(int64_t offset, int64_t bytes, std::byte* to) const {
+  while (bytes > 0) {
+    const ssize_t got =
+        pread(fd_.get(), to, static_cast<size_t>(bytes), offset);
+    if (got < 0 && errno == EINTR) continue;
+    PLO_ENFORCE(got >= 0, kDataLoss, "cannot read \"", path_,
+                "\": ", std::strerror(errno));
+    PLO_ENFORCE(got > 0, kDataLoss, "\"", path_, "\" had ", bytes_,
+                " bytes when it was opened and has fewer now");
+    to += got;
+    offset += got;
+    bytes -= got;
+  }
 }
 
-uint64_t MappedFile::ContentHash() const {
+uint64_t DataFile::ContentHash() const {
   Hasher hasher;
+  std::vector<std::byte> chunk(kChunk);
   const auto add = [&](int64_t begin, int64_t count) {
-    hasher.Add(data_ + begin, static_cast<size_t>(count));
+    for (int64_t done = 0; done < count; done += kChunk) {
+      const int64_t bytes = std::min(kChunk, count - done);
+      Read(begin + done, bytes, chunk.data());
+      hasher.Add(chunk.data(), static_cast<size_t>(bytes));
+    }
   };
   if (bytes_ <= kCheckedBytes) {
     add(0, bytes_);
@@ -113,7 +144,11 @@ SequenceDataset::SequenceDataset(const std::string& path, int token_bytes,
               " tokens, fewer than seq_len + 1 = ", options.seq_len + 1);
   // One window less than fit leaves room to begin elsewhere in each epoch.
   windows_ = std::max<int64_t>(1, (token_count_ - 1) / options.seq_len - 1);
-  if (file_.bytes() <= kCheckedBytes) CheckTokens(0, token_count_);
+  if (file_.bytes() > kCheckedBytes) return;
+  std::vector<int32_t> ids(static_cast<size_t>(std::min(token_count_, kChunk)));
+  for (int64_t begin = 0; begin < token_count_; begin += kChunk) {
+    Read(begin, std::min(kChunk, token_count_ - begin), ids.data());
+  }
 }
 
 std::unique_ptr<SequenceDataset> SequenceDataset::OpenText(
@@ -129,30 +164,15 @@ std::unique_ptr<SequenceDataset> SequenceDataset::OpenTokens(
       new SequenceDataset(path, token_bytes, options));
 }
 
-uint32_t SequenceDataset::TokenAt(int64_t position) const {
-  const std::byte* at = file_.data() + position * token_bytes_;
-  switch (token_bytes_) {
-    case 1:
-      return static_cast<uint32_t>(*at);
-    case 2: {
-      uint16_t token;
-      std::memcpy(&token, at, sizeof(token));
-      return token;
-    }
-    default: {
-      uint32_t token;
-      std::memcpy(&token, at, sizeof(token));
-      return token;
-    }
-  }
-}
-
-void SequenceDataset::CheckTokens(int64_t begin, int64_t count) const {
-  for (int64_t position = begin; position < begin + count; ++position) {
-    const uint32_t token = TokenAt(position);
+void SequenceDataset::Read(int64_t begin, int64_t count, int32_t* ids) const {
+  std::vector<std::byte> raw(static_cast<size_t>(count * token_bytes_));
+  file_.Read(begin * token_bytes_, count * token_bytes_, raw.data());
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t token = TokenAt(raw.data() + i * token_bytes_, token_bytes_);
     PLO_ENFORCE(token < options_.vocab_size, kInvalidArgument, "token id ",
-                token, " at position ", position, " of \"", file_.path(),
+                token, " at position ", begin + i, " of \"", file_.path(),
                 "\" is out of range [0, ", options_.vocab_size, ")");
+    ids[i] = static_cast<int32_t>(token);
   }
 }
 
@@ -168,12 +188,10 @@ int64_t SequenceDataset::StartOf(int64_t sample) const {
 
 void SequenceDataset::Fill(int64_t sample, int32_t* tokens,
                            int32_t* labels) const {
-  const int64_t start = StartOf(sample);
-  if (file_.bytes() > kCheckedBytes) CheckTokens(start, options_.seq_len + 1);
-  for (int64_t i = 0; i < options_.seq_len; ++i) {
-    tokens[i] = static_cast<int32_t>(TokenAt(start + i));
-    labels[i] = static_cast<int32_t>(TokenAt(start + i + 1));
-  }
+  std::vector<int32_t> ids(static_cast<size_t>(options_.seq_len + 1));
+  Read(StartOf(sample), options_.seq_len + 1, ids.data());
+  std::copy(ids.begin(), ids.end() - 1, tokens);
+  std::copy(ids.begin() + 1, ids.end(), labels);
 }
 
 }  // namespace plo

@@ -7,21 +7,22 @@
 #include <memory>
 #include <string>
 
+#include "framework/runtime/socket_utils.h"
+
 namespace plo {
 
-// A file's bytes, mapped read-only.
-class MappedFile {
+// A file read piece by piece: a mapping would end the process with SIGBUS when
+// someone shortens the file. Thread-safe once built.
+class DataFile {
  public:
   // Throws NotFound, or InvalidArgument for what is no readable, non-empty
   // regular file; the message names the path.
-  explicit MappedFile(const std::string& path);
-  ~MappedFile();
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
+  explicit DataFile(const std::string& path);
 
   const std::string& path() const { return path_; }
-  const std::byte* data() const { return data_; }
-  int64_t bytes() const { return bytes_; }
+  int64_t bytes() const { return bytes_; }  // when it was opened
+  // Throws DataLoss when the file has become shorter or fails to be read.
+  void Read(int64_t offset, int64_t bytes, std::byte* to) const;
   // Of all bytes up to 64 MiB; of larger files the first and the last MiB and a
   // page in each of 1024 equal parts, so that no run waits for its data to be
   // read twice.
@@ -29,7 +30,7 @@ class MappedFile {
 
  private:
   const std::string path_;
-  const std::byte* data_ = nullptr;
+  Fd fd_;
   int64_t bytes_ = 0;
 };
 
@@ -48,7 +49,7 @@ class SequenceDataset {
   // Windows of one epoch.
   int64_t epoch_samples() const { return windows_; }
   int64_t token_count() const { return token_count_; }
-  const MappedFile& file() const { return file_; }
+  const DataFile& file() const { return file_; }
   // Position in the file of the first token of a sample.
   int64_t StartOf(int64_t sample) const;
   // Writes seq_len tokens and labels (the next tokens). Throws InvalidArgument
@@ -66,10 +67,10 @@ class SequenceDataset {
  private:
   SequenceDataset(const std::string& path, int token_bytes,
                   const SequenceOptions& options);
-  uint32_t TokenAt(int64_t position) const;
-  void CheckTokens(int64_t begin, int64_t count) const;
+  // Reads and checks the ids of `count` tokens.
+  void Read(int64_t begin, int64_t count, int32_t* ids) const;
 
-  const MappedFile file_;
+  const DataFile file_;
   const int token_bytes_;
   const SequenceOptions options_;
   int64_t token_count_ = 0;

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +27,12 @@ constexpr int kPollMs = 50;
 constexpr double kKillAfterTermSeconds = 3;
 // Of a quiet rank's stdout, in case it fails.
 constexpr size_t kKeptStdoutBytes = 64 << 10;
+// Descriptor of a worker to write the reason of its failure to.
+constexpr const char* kFailureFd = "PLO_FAILURE_FD";
+// Exit status of a child that could not become its worker.
+constexpr int kCouldNotRun = 127;
+// So much fits into an empty pipe.
+constexpr size_t kMaxFailureBytes = 32 << 10;
 
 std::atomic<int> g_signal{0};
 std::atomic<int> g_signal_count{0};
@@ -67,7 +74,8 @@ int AvailableCores() {
   return std::max(1, CPU_COUNT(&cores));
 }
 
-std::vector<std::string> WorkerEnvironment(int rank, int nproc, int port) {
+std::vector<std::string> WorkerEnvironment(int rank, int nproc, int port,
+                                           int failure_fd) {
   std::map<std::string, std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
@@ -80,6 +88,7 @@ std::vector<std::string> WorkerEnvironment(int rank, int nproc, int port) {
       std::to_string(nproc);
   variables["MASTER_ADDR"] = "127.0.0.1";
   variables["MASTER_PORT"] = std::to_string(port);
+  variables[kFailureFd] = std::to_string(failure_fd);
   // A launcher around us is no business of the workers.
   variables.erase("PLO_MASTER_PORT");
   variables.erase("TORCHELASTIC_USE_AGENT_STORE");
@@ -100,13 +109,15 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
   return pointers;
 }
 
-void WriteStderr(std::string_view text) {
+void WriteAll(int fd, std::string_view text) {
   while (!text.empty()) {
-    const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+    const ssize_t written = write(fd, text.data(), text.size());
     if (written < 0 && errno != EINTR) return;
     if (written > 0) text.remove_prefix(static_cast<size_t>(written));
   }
 }
+
+void WriteStderr(std::string_view text) { WriteAll(STDERR_FILENO, text); }
 
 // What a worker wrote to one of its outputs.
 class Output {
@@ -134,9 +145,10 @@ class Output {
 struct Worker {
   int rank = 0;
   pid_t pid = -1;  // -1 when it has ended
-  int status = 0;  // exit status, 128 + signal
+  int status = 0;  // as in LaunchResult
   Output out;
   Output err;
+  Output failure;
   std::string kept_stdout;
   std::string err_line;  // begun, not yet ended
 
@@ -197,34 +209,35 @@ class Launch {
     }
   }
 
-  int Run() {
+  LaunchResult Run() {
     while (true) {
       const bool running = Poll();
       PassOnSignals();
       if (!running) break;
       EndWithTheFailed();
     }
-    int worst = 0;
     for (const Worker& worker : workers_) {
-      worst = std::max(worst, worker.status);
+      result_.status = std::max(result_.status, worker.status);
     }
     // Workers that end in good order on a signal do not make it a success.
-    if (worst == 0 && g_signal != 0) return 128 + g_signal;
-    return worst;
+    result_.signal = g_signal;
+    if (result_.signal != 0) result_.status = 128 + result_.signal;
+    return result_;
   }
 
  private:
   void Start(int rank, int nproc, int port) {
     std::vector<std::string> argv = argv_;
-    std::vector<std::string> environment = WorkerEnvironment(rank, nproc, port);
+    Pipe failure = MakePipe();
+    const int failure_fd = failure.write_end.get();
+    std::vector<std::string> environment =
+        WorkerEnvironment(rank, nproc, port, failure_fd);
     const std::vector<char*> argv_pointers = Pointers(argv);
     const std::vector<char*> environment_pointers = Pointers(environment);
     Pipe out;
     Pipe err;
-    if (rank > 0) {
-      out = MakePipe();
-      err = MakePipe();
-    }
+    if (rank > 0 || !options_.show_stdout) out = MakePipe();
+    if (rank > 0) err = MakePipe();
     const pid_t parent = getpid();
     const pid_t pid = fork();
     PLO_ENFORCE(pid >= 0, kUnavailable, "cannot start rank ", rank, " of ",
@@ -232,23 +245,25 @@ class Launch {
     if (pid == 0) {
       // Only async-signal-safe calls from here on.
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) _exit(127);
+      if (getppid() != parent) _exit(kCouldNotRun);
       signals_.Restore();
+      fcntl(failure_fd, F_SETFD, 0);
+      if (out.write_end.valid()) dup2(out.write_end.get(), STDOUT_FILENO);
       if (rank > 0) {
-        dup2(out.write_end.get(), STDOUT_FILENO);
         dup2(err.write_end.get(), STDERR_FILENO);
         const int null = open("/dev/null", O_RDONLY);
         if (null >= 0) dup2(null, STDIN_FILENO);
       }
       execvpe(argv_pointers[0], argv_pointers.data(),
               environment_pointers.data());
-      _exit(127);
+      _exit(kCouldNotRun);
     }
     Worker& worker = workers_.emplace_back();
     worker.rank = rank;
     worker.pid = pid;
     worker.out.fd = std::move(out.read_end);
     worker.err.fd = std::move(err.read_end);
+    worker.failure.fd = std::move(failure.read_end);
   }
 
   // Waits for output or an end, a short time only; false when all have ended.
@@ -283,27 +298,28 @@ class Launch {
     // A grandchild may hold the pipes; what it writes is not ours to wait for.
     worker.out.fd = Fd();
     worker.err.fd = Fd();
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
+    const bool could_not_run =
+        WIFEXITED(status) && WEXITSTATUS(status) == kCouldNotRun;
     worker.status =
-        WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    if (worker.status == 0) return;
+        WIFSIGNALED(status) || could_not_run ? 1 : WEXITSTATUS(status);
     if (!worker.kept_stdout.empty()) {
       worker.ShowLines(worker.kept_stdout, /*all=*/true);
     }
+    std::string how = StrCat("rank ", worker.rank);
     if (WIFSIGNALED(status)) {
-      WriteStderr(StrCat("rank ", worker.rank, " was ended by signal ",
-                         WTERMSIG(status), " (", strsignal(WTERMSIG(status)),
-                         ")\n"));
-    } else if (worker.status == 127) {
-      WriteStderr(
-          StrCat("rank ", worker.rank, " could not run ", argv_[0], "\n"));
+      how += StrCat(" was ended by signal ", WTERMSIG(status), " (",
+                    strsignal(WTERMSIG(status)), ")");
+    } else if (could_not_run) {
+      how += " could not run " + argv_[0];
     } else {
-      WriteStderr(StrCat("rank ", worker.rank, " ended with status ",
-                         worker.status, "\n"));
+      how += StrCat(" ended with status ", worker.status);
     }
-    if (!failed_) {
-      failed_ = true;
-      deadline_ = DeadlineIn(options_.grace_seconds);
-    }
+    WriteStderr(how + "\n");
+    const std::string told = worker.failure.Read();
+    worker.failure.fd = Fd();
+    if (result_.failure.empty()) result_.failure = told.empty() ? how : told;
+    StartGrace();
   }
 
   void PassOnSignals() {
@@ -312,10 +328,14 @@ class Launch {
     signals_passed_ = count;
     // The impatient press Ctrl-C twice.
     SignalAll(count > 1 ? SIGKILL : g_signal.load());
-    if (!failed_) {
-      failed_ = true;
-      deadline_ = DeadlineIn(options_.grace_seconds);
-    }
+    StartGrace();
+  }
+
+  // Of the workers that still run.
+  void StartGrace() {
+    if (failed_) return;
+    failed_ = true;
+    deadline_ = DeadlineIn(options_.grace_seconds);
   }
 
   // Once one has failed: the others get their grace, SIGTERM, SIGKILL.
@@ -336,6 +356,7 @@ class Launch {
   const LaunchOptions options_;
   const SignalScope signals_;
   std::vector<Worker> workers_;
+  LaunchResult result_;
   int signals_passed_ = 0;
   bool failed_ = false;
   bool terminated_ = false;
@@ -344,12 +365,23 @@ class Launch {
 
 }  // namespace
 
-int RunLocalWorkers(int nproc, const std::vector<std::string>& argv,
-                    const LaunchOptions& options) {
+LaunchResult RunLocalWorkers(int nproc, const std::vector<std::string>& argv,
+                             const LaunchOptions& options) {
   PLO_ENFORCE(nproc >= 1, kInvalidArgument, "nproc is ", nproc,
               ", expected at least 1");
   PLO_ENFORCE(!argv.empty(), kInvalidArgument, "no command to run");
   return Launch(nproc, argv, options).Run();
+}
+
+void ReportFailure(const std::string& reason) {
+  const char* text = std::getenv(kFailureFd);
+  const int fd = text != nullptr ? std::atoi(text) : -1;
+  // Only what the launcher has opened: a pipe.
+  struct stat info {};
+  if (fd <= STDERR_FILENO || fstat(fd, &info) != 0 || !S_ISFIFO(info.st_mode)) {
+    return;
+  }
+  WriteAll(fd, std::string_view(reason).substr(0, kMaxFailureBytes));
 }
 
 }  // namespace plo

@@ -3,9 +3,9 @@
 #define PLO_PADDLE_LITE_OFFLOAD_METRICS_LOG_H_
 
 #include <cstdint>
-#include <fstream>
 #include <string>
 
+#include "framework/runtime/socket_utils.h"
 #include "paddle_lite_offload/engine.h"
 
 namespace plo {
@@ -21,13 +21,19 @@ struct StepMetrics {
 
 class MetricsLog {
  public:
-  // Makes DIR and DIR/metrics.jsonl. Throws NotFound when it cannot.
+  // Makes DIR and an empty DIR/metrics.jsonl. The log of an earlier run becomes
+  // metrics.jsonl.1, or .2 and so on. Errors: see framework/ir/file_io.h.
   explicit MetricsLog(const std::string& dir);
+  // On error the file ends with the line before.
   void Write(const StepMetrics& metrics);
 
  private:
-  std::ofstream file_;
+  const std::string path_;
+  Fd fd_;
 };
+
+// Of a run with --log_dir=DIR.
+std::string MetricsPath(const std::string& dir);
 
 }  // namespace plo
 

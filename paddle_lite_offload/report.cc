@@ -68,6 +68,12 @@ std::optional<double> DevicePeakBytes(const json& variant) {
   return NumberField(variant, {"memory", "device", "planned_peak_bytes"});
 }
 
+std::string JsonText(const json& value) {
+  return value.dump(2, ' ', /*ensure_ascii=*/false,
+                    json::error_handler_t::replace) +
+         "\n";
+}
+
 json MakeComparison(
     const std::vector<std::pair<std::string, nlohmann::json>>& variants) {
   PLO_ENFORCE(!variants.empty(), kInvalidArgument, "no variants to compare");

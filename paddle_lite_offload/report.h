@@ -29,6 +29,10 @@ std::string FormatComparisonTable(const nlohmann::json& comparison);
 // transfers, and what the configs share and differ in. All text is escaped.
 std::string FormatComparisonHtml(const nlohmann::json& comparison);
 
+// Indented, with a line break at the end. Bytes that are not UTF-8, as in a
+// path, become the replacement character U+FFFD: JSON cannot hold them.
+std::string JsonText(const nlohmann::json& value);
+
 // For both formats: the cells of the table, header first. A failed variant has
 // its name and its error only.
 std::vector<std::vector<std::string>> ComparisonCells(

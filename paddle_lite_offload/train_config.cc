@@ -5,11 +5,12 @@
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <type_traits>
 
-#include "framework/plan/simulator.h"
+#include "paddle_lite_offload/flag_conditions.h"
 #include "paddle_lite_offload/train_config_fields.h"
 
 namespace plo {
@@ -19,6 +20,8 @@ namespace {
 constexpr int64_t kMaxLayers = 10000;
 constexpr double kMaxParameters = 1e15;
 constexpr int64_t kMaxWarmupSteps = 1000000000000;
+constexpr int64_t kMaxAccumulateSteps = 1 << 20;
+constexpr double kMaxBucketMb = 1 << 20;
 
 void RequireOneOf(const char* flag, std::string_view value,
                   std::initializer_list<std::string_view> choices) {
@@ -36,8 +39,9 @@ void RequireAtLeast(const char* flag, int64_t value, int64_t least) {
               " must be at least ", least, ", got ", value);
 }
 
+// Also as the fp32 that it is at run time.
 void RequirePositive(const char* flag, double value) {
-  PLO_ENFORCE(std::isfinite(value) && value > 0, kInvalidArgument, "--", flag,
+  PLO_ENFORCE(static_cast<float>(value) > 0, kInvalidArgument, "--", flag,
               " must be a positive finite number, got ", value);
 }
 
@@ -47,12 +51,28 @@ void RequireLossScale(const char* flag, double value) {
               flag, " must be in [2^-126, 2^126], got ", value);
 }
 
-std::vector<std::string> SplitList(const std::string& text) {
+// Whether they are used or not.
+void CheckNumbersAreFinite(const TrainConfig& config) {
+  TrainConfig copy = config;
+  VisitFields(copy, [](const char* flag, auto field, const char*) {
+    if constexpr (std::is_same_v<decltype(field), double*>) {
+      constexpr double kMax = std::numeric_limits<float>::max();
+      PLO_ENFORCE(std::fabs(*field) <= kMax, kInvalidArgument, "--", flag,
+                  " must be a finite number in the range of fp32, got ",
+                  *field);
+    }
+  });
+}
+
+// At '+'; an empty text has no parts.
+std::vector<std::string> SplitList(const char* flag, const std::string& text) {
   std::vector<std::string> parts;
   size_t begin = 0;
-  while (begin <= text.size()) {
+  while (!text.empty() && begin <= text.size()) {
     const size_t end = std::min(text.find('+', begin), text.size());
-    if (end > begin) parts.push_back(text.substr(begin, end - begin));
+    PLO_ENFORCE(end > begin, kInvalidArgument, "--", flag, "=", text,
+                ": an item of the list is empty");
+    parts.push_back(text.substr(begin, end - begin));
     begin = end + 1;
   }
   return parts;
@@ -119,7 +139,10 @@ void CheckModel(const TrainConfig& c) {
 
 void CheckSteps(const TrainConfig& c, int world_size) {
   RequireAtLeast("steps", c.steps, 1);
-  RequireAtLeast("accumulate_steps", c.accumulate_steps, 1);
+  PLO_ENFORCE(
+      c.accumulate_steps >= 1 && c.accumulate_steps <= kMaxAccumulateSteps,
+      kInvalidArgument, "--accumulate_steps must be in [1, ",
+      kMaxAccumulateSteps, "], got ", c.accumulate_steps);
   int64_t samples = 0;
   PLO_ENFORCE(
       !__builtin_mul_overflow(c.micro_batch, c.accumulate_steps, &samples) &&
@@ -164,9 +187,7 @@ void CheckNumerics(const TrainConfig& c) {
               kUnimplemented, "--grad_reduce_dtype=", c.grad_reduce_dtype,
               " with gradients of ", bucket,
               " is not built yet; --grad_dtype=fp32 reduces in fp32");
-  PLO_ENFORCE(std::isfinite(c.clip_norm) && c.clip_norm >= 0, kInvalidArgument,
-              "--clip_norm must be a finite number and not negative, got ",
-              c.clip_norm);
+  if (c.clip_norm != 0) RequirePositive("clip_norm", c.clip_norm);
   RequireLossScale("init_loss_scale", c.init_loss_scale);
   RequireLossScale("min_loss_scale", c.min_loss_scale);
   PLO_ENFORCE(!HasDynamicLossScale(c) || c.min_loss_scale <= c.init_loss_scale,
@@ -178,12 +199,22 @@ void CheckNumerics(const TrainConfig& c) {
   PLO_ENFORCE(c.loss_scale_backoff > 0 && c.loss_scale_backoff <= 1,
               kInvalidArgument, "--loss_scale_backoff must be in (0, 1], got ",
               c.loss_scale_backoff);
-  RequireAtLeast("loss_scale_window", c.loss_scale_window, 1);
+  PLO_ENFORCE(c.loss_scale_window >= 1 && c.loss_scale_window <= INT32_MAX,
+              kInvalidArgument, "--loss_scale_window must be in [1, ",
+              INT32_MAX, "], got ", c.loss_scale_window);
   InitialLossScale(c);
   PLO_ENFORCE(c.warmup_steps >= 0 && c.warmup_steps <= kMaxWarmupSteps,
               kInvalidArgument, "--warmup_steps must be in [0, ",
               kMaxWarmupSteps, "], got ", c.warmup_steps);
-  MakeOptimizer(c).Validate();
+  RequireOneOf("optimizer", c.optimizer, {"adamw", "adam", "sgd"});
+  RequireOneOf("lr_schedule", c.lr_schedule, {"constant", "linear", "cosine"});
+  const Optimizer optimizer = MakeOptimizer(c);
+  try {
+    optimizer.Validate();
+  } catch (const Error& error) {
+    // Its messages begin with the name of a field, which is that of the flag.
+    throw Error(error.code(), "--" + error.message());
+  }
 }
 
 void CheckMemory(const TrainConfig& c, int world_size) {
@@ -199,10 +230,16 @@ void CheckMemory(const TrainConfig& c, int world_size) {
               kUnimplemented, "--sharding_degree=", c.sharding_degree,
               " below the ", world_size, " ranks is not built yet");
   RequirePositive("bucket_mb", c.bucket_mb);
+  PLO_ENFORCE(c.bucket_mb <= kMaxBucketMb, kInvalidArgument,
+              "--bucket_mb must be at most ", kMaxBucketMb, ", got ",
+              c.bucket_mb);
   RequireOneOf("recompute", c.recompute,
                {"none", "cheap", "selective", "full"});
+  PLO_ENFORCE(c.recompute != "selective" || c.model == "gpt", kInvalidArgument,
+              "--recompute=selective computes attention twice and needs "
+              "--model=gpt");
   RequireOneOf("offload_mode", c.offload_mode, {"overlap", "sync"});
-  for (const std::string& part : SplitList(c.offload)) {
+  for (const std::string& part : SplitList("offload", c.offload)) {
     RequireOneOf("offload", part, {"none", "optimizer", "params", "auto"});
     PLO_ENFORCE(part != "params" && part != "auto", kUnimplemented,
                 "--offload=", part, " is not built yet");
@@ -212,11 +249,15 @@ void CheckMemory(const TrainConfig& c, int world_size) {
   PLO_ENFORCE(c.offload_fraction >= 0 && c.offload_fraction <= 1,
               kInvalidArgument, "--offload_fraction must be in [0, 1], got ",
               c.offload_fraction);
-  PLO_ENFORCE(c.offload_streamed_fraction == "auto" ||
-                  c.offload_streamed_fraction == "0",
-              kUnimplemented,
-              "--offload_streamed_fraction=", c.offload_streamed_fraction,
-              " is not built yet");
+  if (c.offload_streamed_fraction != "auto") {
+    const auto streamed = ParseNumber(c.offload_streamed_fraction);
+    PLO_ENFORCE(streamed && *streamed >= 0 && *streamed <= 1, kInvalidArgument,
+                "--offload_streamed_fraction=", c.offload_streamed_fraction,
+                ": expected auto or a number in [0, 1]");
+    PLO_ENFORCE(*streamed == 0, kUnimplemented,
+                "--offload_streamed_fraction=", c.offload_streamed_fraction,
+                " is not built yet");
+  }
   PLO_ENFORCE(c.offload_activations.empty(), kUnimplemented,
               "--offload_activations is not built yet");
   PLO_ENFORCE(c.prefetch_depth >= 1 && c.prefetch_depth <= 1024,
@@ -226,9 +267,23 @@ void CheckMemory(const TrainConfig& c, int world_size) {
   RequireAtLeast("host_memory_limit", c.host_memory_limit, 0);
 }
 
+void Freeze(const TrainConfig& c, Program& program) {
+  try {
+    MakeOptimizer(c).ApplyGroups(program);
+  } catch (const Error& error) {
+    PLO_THROW(kInvalidArgument, "--freeze=", c.freeze, ": ", error.message());
+  }
+  for (VarId id : program.Params()) {
+    if (program.var(id).param.trainable) return;
+  }
+  PLO_THROW(kInvalidArgument, "--freeze=", c.freeze,
+            " leaves no param to train");
+}
+
 }  // namespace
 
 void ValidateTrainConfig(const TrainConfig& c, int world_size) {
+  CheckNumbersAreFinite(c);
   CheckModel(c);
   CheckSteps(c, world_size);
   CheckNumerics(c);
@@ -240,8 +295,9 @@ void ValidateTrainConfig(const TrainConfig& c, int world_size) {
               "--save_every: checkpoints are not built yet");
   PLO_ENFORCE(c.resume.empty(), kUnimplemented,
               "--resume: checkpoints are not built yet");
-  // A bad file is found now, not when the estimate is made after the last step.
-  if (!c.rates.empty()) LoadRates(c.rates);
+  for (const IdleFlag& flag : FindIdleFlags(c)) {
+    PLO_THROW(kInvalidArgument, Describe(flag));
+  }
 }
 
 Program BuildModel(const TrainConfig& c, ModelMode mode) {
@@ -268,7 +324,7 @@ Program BuildModel(const TrainConfig& c, ModelMode mode) {
          .seed = c.seed},
         mode);
   }
-  MakeOptimizer(c).ApplyGroups(program);
+  if (!c.freeze.empty()) Freeze(c, program);
   return program;
 }
 
@@ -286,7 +342,7 @@ Optimizer MakeOptimizer(const TrainConfig& c) {
                         // A run that ends during its warm-up has no decay.
                         .total_steps = std::max(c.steps, c.warmup_steps + 1),
                         .min_ratio = c.min_lr_ratio};
-  for (const std::string& pattern : SplitList(c.freeze)) {
+  for (const std::string& pattern : SplitList("freeze", c.freeze)) {
     optimizer.groups.push_back({.pattern = pattern, .trainable = false});
   }
   return optimizer;
@@ -299,7 +355,8 @@ std::optional<double> InitialLossScale(const TrainConfig& c) {
     return c.init_loss_scale;
   }
   const std::optional<double> scale = ParseNumber(c.loss_scale);
-  PLO_ENFORCE(scale, kInvalidArgument, "--loss_scale=", c.loss_scale,
+  PLO_ENFORCE(scale && std::fabs(*scale) <= std::numeric_limits<float>::max(),
+              kInvalidArgument, "--loss_scale=", c.loss_scale,
               ": expected dynamic, none, auto or a number");
   RequireLossScale("loss_scale", *scale);
   return scale;

@@ -90,13 +90,14 @@ struct TrainConfig {
   std::string prompt;
 };
 
-// Throws InvalidArgument for values that make no sense, alone or together, and
-// Unimplemented, naming the flag, for what is not built yet. `world_size` ranks
-// will run it.
+// Throws InvalidArgument for values that make no sense, alone or together, or
+// have no effect, and Unimplemented for what is not built yet; messages name
+// the flag. Reads no file. `world_size` ranks will run it.
 void ValidateTrainConfig(const TrainConfig& config, int world_size);
 
 // The model named by the config, with the param groups of its optimizer
-// applied and no pass run.
+// applied and no pass run. Throws InvalidArgument for a --freeze that fits no
+// param or leaves none to train.
 Program BuildModel(const TrainConfig& config,
                    ModelMode mode = ModelMode::kTrain);
 Optimizer MakeOptimizer(const TrainConfig& config);

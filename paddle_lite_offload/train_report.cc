@@ -3,10 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace plo {
@@ -98,6 +95,7 @@ json ToJson(const TrainReport& report) {
   out["step_ms"] = {{"median", run.times.median_ms}, {"p90", run.times.p90_ms}};
   out["tokens_per_second"] = run.times.tokens_per_second;
   out["param_digest"] = run.param_digest;
+  out["sample"] = OrNull(report.sample);
   return out;
 }
 
@@ -163,14 +161,6 @@ int64_t PeakResidentBytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return usage.ru_maxrss * int64_t{1024};
-}
-
-void WriteFile(const std::string& path, const std::string& content) {
-  std::ofstream file(path, std::ios::binary);
-  file << content;
-  file.close();
-  PLO_ENFORCE(file.good(), kNotFound, "cannot write '", path,
-              "': ", std::strerror(errno));
 }
 
 }  // namespace plo

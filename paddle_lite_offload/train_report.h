@@ -63,6 +63,7 @@ struct TrainReport {
   int64_t collective_bytes_per_step = 0;
   double plan_seconds = 0;
   std::optional<TrainOutcome> outcome;
+  std::optional<std::string> sample;  // bytes that the model generated
 };
 
 // The keys that scripts rely on. Floats round-trip; what does not apply is
@@ -84,9 +85,6 @@ StepTimes SummarizeSteps(const std::vector<double>& steps_ms,
 
 // Most bytes this process ever had in memory.
 int64_t PeakResidentBytes();
-
-// Throws NotFound naming the path.
-void WriteFile(const std::string& path, const std::string& content);
 
 }  // namespace plo
 

@@ -8,7 +8,6 @@
 #include <optional>
 #include <random>
 
-#include "framework/plan/simulator.h"
 #include "framework/runtime/trace.h"
 #include "paddle_lite_offload/hasher.h"
 #include "paddle_lite_offload/param_digest.h"
@@ -41,8 +40,60 @@ int ComputeThreads(int local_world_size) {
   return std::max(1, CPU_COUNT(&cores) / local_world_size);
 }
 
+// All that is known before the first step.
+TrainReport MakeReport(const TrainConfig& config, int world_size,
+                       DeviceKind device, const PreparedProgram& prepared) {
+  TrainReport report;
+  report.config = config;
+  report.world_size = world_size;
+  report.device = DeviceName(device);
+  report.parameters = ParameterCount(prepared.program);
+  report.plan_seconds = prepared.plan_seconds;
+  const int owners = config.sharding_stage == 0 ? 1 : world_size;
+  AddPlan(prepared.plan, report.parameters / owners, report);
+  return report;
+}
+
+std::optional<double> EstimateStepMs(const std::optional<Rates>& rates,
+                                     const PreparedProgram& prepared) {
+  if (!rates) return std::nullopt;
+  return SimulateStep(prepared.plan, prepared.program, *rates).step_ms;
+}
+
+// Of a rank: one folder of dumps is enough.
+PreparedProgram PrepareRank(TrainConfig config, const TrainerOptions& options) {
+  if (options.comm != nullptr && options.comm->rank() != 0) {
+    config.dump_ir_dir.clear();
+  }
+  return PrepareRun(config, options.comm ? options.comm->size() : 1,
+                    ResolveDevice(config.device));
+}
+
+}  // namespace
+
+DeviceKind ResolveDevice(const std::string& name) {
+  if (name == "cuda") return DeviceKind::kCuda;
+  if (name == "cpu") return DeviceKind::kCpu;
+  return CudaDeviceAvailable() ? DeviceKind::kCuda : DeviceKind::kCpu;
+}
+
+// None without rates that hold: those of a CPU differ by more than tenfold
+// between machines and with what else they do, so that none are built in.
+std::optional<Rates> ReadRates(const TrainConfig& config, DeviceKind device) {
+  if (config.rates.empty()) {
+    if (device == DeviceKind::kCpu) return std::nullopt;
+    return Rates();
+  }
+  try {
+    return LoadRates(config.rates);
+  } catch (const Error& error) {
+    throw error.WithContext("--rates");
+  }
+}
+
 PreparedProgram PrepareRun(const TrainConfig& config, int world_size,
                            DeviceKind device) {
+  ValidateTrainConfig(config, world_size);
   Program program = BuildModel(config);
   PrepareOptions options;
   options.pipeline = DefaultPipeline(MakePipelineOptions(config, world_size));
@@ -59,55 +110,30 @@ PreparedProgram PrepareRun(const TrainConfig& config, int world_size,
   return Prepare(std::move(program), options, std::move(evals));
 }
 
-// All that is known before the first step.
-TrainReport MakeReport(const TrainConfig& config, int world_size,
-                       DeviceKind device, const PreparedProgram& prepared) {
-  TrainReport report;
-  report.config = config;
-  report.world_size = world_size;
-  report.device = DeviceName(device);
-  report.parameters = ParameterCount(prepared.program);
-  report.plan_seconds = prepared.plan_seconds;
-  const int owners = config.sharding_stage == 0 ? 1 : world_size;
-  AddPlan(prepared.plan, report.parameters / owners, report);
-  return report;
-}
-
-// None without rates that hold: those of a CPU differ by more than tenfold
-// between machines and with what else they do, so that none are built in.
-std::optional<double> EstimateStepMs(const TrainConfig& config,
-                                     DeviceKind device,
-                                     const PreparedProgram& prepared) {
-  if (device == DeviceKind::kCpu && config.rates.empty()) return std::nullopt;
-  const Rates rates = config.rates.empty() ? Rates() : LoadRates(config.rates);
-  return SimulateStep(prepared.plan, prepared.program, rates).step_ms;
-}
-
-}  // namespace
-
-DeviceKind ResolveDevice(const std::string& name) {
-  if (name == "cuda") return DeviceKind::kCuda;
-  if (name == "cpu") return DeviceKind::kCpu;
-  return CudaDeviceAvailable() ? DeviceKind::kCuda : DeviceKind::kCpu;
+std::string TracePath(const std::string& file, int rank) {
+  return rank == 0 ? file : StrCat(file, ".rank", rank);
 }
 
 Trainer::Trainer(const TrainConfig& config, const TrainerOptions& options)
+    : Trainer(config, PrepareRank(config, options), options) {}
+
+Trainer::Trainer(const TrainConfig& config, PreparedProgram prepared,
+                 const TrainerOptions& options)
     : config_(config),
       options_(options),
       rank_(options.comm ? options.comm->rank() : 0),
       world_size_(options.comm ? options.comm->size() : 1) {
-  ValidateTrainConfig(config_, world_size_);
+  EngineOptions engine_options;
+  engine_options.device = ResolveDevice(config_.device);
   source_ = MakeBatchSource(config_);
   if (options_.comm != nullptr) {
     CheckSameRun(*options_.comm,
-                 RunFacts(config_, ResolveDevice(config_.device), *source_));
+                 RunFacts(config_, engine_options.device, *source_));
   }
+  rates_ = ReadRates(config_, engine_options.device);
   if (!config_.log_dir.empty() && rank_ == 0) {
     metrics_log_ = std::make_unique<MetricsLog>(config_.log_dir);
   }
-  if (rank_ != 0) config_.dump_ir_dir.clear();
-  EngineOptions engine_options;
-  engine_options.device = ResolveDevice(config_.device);
   engine_options.cuda.ordinal = options_.local_rank;
   engine_options.cuda.device_memory_limit = config_.device_memory_limit;
   engine_options.cuda.host_memory_limit = config_.host_memory_limit;
@@ -118,9 +144,8 @@ Trainer::Trainer(const TrainConfig& config, const TrainerOptions& options)
   engine_options.cpu.compute_threads =
       ComputeThreads(options_.local_world_size);
   engine_options.executor.trace = !config_.trace.empty();
-  engine_ = std::make_unique<Engine>(
-      PrepareRun(config_, world_size_, engine_options.device), options_.comm,
-      engine_options);
+  engine_ = std::make_unique<Engine>(std::move(prepared), options_.comm,
+                                     engine_options);
   const int64_t items_per_sample = config_.model == "gpt" ? config_.seq_len : 1;
   tokens_per_step_ = config_.micro_batch * config_.accumulate_steps *
                      world_size_ * items_per_sample;
@@ -168,17 +193,15 @@ void Trainer::Collect(StepId step) {
 }
 
 void Trainer::SaveTrace() {
-  const std::string path =
-      rank_ == 0 ? config_.trace : StrCat(config_.trace, ".rank", rank_);
-  WriteChromeTrace(path, engine_->executor().TakeTrace(), rank_);
+  WriteChromeTrace(TracePath(config_.trace, rank_),
+                   engine_->executor().TakeTrace(), rank_);
 }
 
 TrainReport Trainer::Report() {
   const DeviceKind device = engine_->device().kind();
   TrainReport report =
       MakeReport(config_, world_size_, device, engine_->prepared());
-  report.estimated_step_ms =
-      EstimateStepMs(config_, device, engine_->prepared());
+  report.estimated_step_ms = EstimateStepMs(rates_, engine_->prepared());
   const MemoryMeasurement measured = engine_->executor().MeasureMemory();
   report.memory.live_peak_bytes = measured.live_peak_bytes;
   report.memory.by_category = measured.by_category;
@@ -208,13 +231,13 @@ std::string Trainer::Generate() {
 }
 
 TrainReport PlanReport(const TrainConfig& config, int world_size) {
-  ValidateTrainConfig(config, world_size);
   // "auto" means a GPU: plans are made on machines that have none.
   const DeviceKind device =
       config.device == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda;
+  const std::optional<Rates> rates = ReadRates(config, device);
   const PreparedProgram prepared = PrepareRun(config, world_size, device);
   TrainReport report = MakeReport(config, world_size, device, prepared);
-  report.estimated_step_ms = EstimateStepMs(config, device, prepared);
+  report.estimated_step_ms = EstimateStepMs(rates, prepared);
   return report;
 }
 

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "framework/plan/simulator.h"
 #include "framework/runtime/comm.h"
 #include "paddle_lite_offload/batch_source.h"
 #include "paddle_lite_offload/engine.h"
@@ -29,11 +31,26 @@ struct TrainerOptions {
   std::function<void(const StepMetrics&)> on_step = {};
 };
 
+// Of --rates, else the built-in ones of a GPU.
+std::optional<Rates> ReadRates(const TrainConfig& config, DeviceKind device);
+
+// Validates the config, builds its program, runs the passes and plans. What is
+// wrong with the config is InvalidArgument or Unimplemented, a limit that
+// cannot be met OutOfMemory.
+PreparedProgram PrepareRun(const TrainConfig& config, int world_size,
+                           DeviceKind device);
+
+// Where a rank of a run with --trace=FILE writes.
+std::string TracePath(const std::string& file, int rank);
+
 // One rank of a run. All ranks make the same calls. Thread-compatible.
 class Trainer {
  public:
-  // Validates, plans and allocates; initial values are written.
+  // Plans and allocates; initial values are written.
   Trainer(const TrainConfig& config, const TrainerOptions& options = {});
+  // With what PrepareRun returned for the config.
+  Trainer(const TrainConfig& config, PreparedProgram prepared,
+          const TrainerOptions& options);
   ~Trainer();
 
   // Runs all steps of the config.
@@ -56,6 +73,7 @@ class Trainer {
   int rank_;
   int world_size_;
   std::unique_ptr<BatchSource> source_;
+  std::optional<Rates> rates_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<MetricsLog> metrics_log_;
   int64_t tokens_per_step_ = 0;  // of all ranks

@@ -4,10 +4,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <utility>
 
+#include "framework/ir/file_io.h"
 #include "framework/ir/program_text.h"
 #include "framework/ir/verifier.h"
 
@@ -62,7 +61,7 @@ void ParseOptions(std::string_view entry, std::string_view list,
 void Dump(const std::string& dir, size_t index, std::string_view name,
           const Program& program) {
   if (dir.empty()) return;
-  std::filesystem::create_directories(dir);
+  MakeFolder(dir);
   char number[16];
   std::snprintf(number, sizeof(number), "%02zu_", index);
   SaveProgram(program, StrCat(dir, "/", number, name, ".txt"));

@@ -3,9 +3,8 @@
 
 #include <charconv>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 
+#include "framework/ir/file_io.h"
 #include "framework/ir/text_chars.h"
 
 namespace plo {
@@ -328,11 +327,7 @@ std::string PrintProgram(const Program& program) {
 }
 
 Program LoadProgram(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  PLO_ENFORCE(file.good(), kNotFound, "cannot open program file '", path, "'");
-  const std::string bytes{std::istreambuf_iterator<char>(file),
-                          std::istreambuf_iterator<char>()};
-  PLO_ENFORCE(!file.bad(), kNotFound, "cannot read program file '", path, "'");
+  const std::string bytes = ReadFile(path);
   try {
     if (LooksLikeProto(bytes)) return ParseProto(bytes);
     return ParseProgram(bytes);
@@ -350,11 +345,7 @@ void SaveProgram(const Program& program, const std::string& path) {
   } else {
     bytes = PrintProgram(program);
   }
-  std::ofstream file(path, std::ios::binary);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  PLO_ENFORCE(file.good(), kUnavailable, "cannot write program file '", path,
-              "'");
+  WriteFile(path, bytes);
 }
 
 }  // namespace plo

@@ -27,8 +27,8 @@ std::string ToGraphviz(const Program& program);
 std::string SerializeProto(const Program& program, bool text = false);
 Program ParseProto(std::string_view bytes);
 
-// Reads either form, telling them apart by content. Throws NotFound if the file
-// cannot be opened.
+// Reads either form, telling them apart by content. Errors of the file: see
+// framework/ir/file_io.h.
 Program LoadProgram(const std::string& path);
 void SaveProgram(const Program& program, const std::string& path);
 

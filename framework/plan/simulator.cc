@@ -1,12 +1,12 @@
 #include "framework/plan/simulator.h"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
+#include "framework/ir/file_io.h"
 #include "framework/plan/report.h"
 
 namespace plo {
@@ -139,10 +139,8 @@ class Replay {
 }  // namespace
 
 Rates LoadRates(const std::string& path) {
-  std::ifstream file(path);
-  PLO_ENFORCE(file.is_open(), kNotFound, "cannot open rates file '", path, "'");
-  const nlohmann::json json =
-      nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json = nlohmann::json::parse(ReadFile(path), nullptr,
+                                                    /*allow_exceptions=*/false);
   PLO_ENFORCE(json.is_object(), kInvalidArgument, "rates file '", path,
               "' is not a JSON object");
   Rates rates;

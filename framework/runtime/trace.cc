@@ -1,10 +1,10 @@
 #include "framework/runtime/trace.h"
 
 #include <cstdio>
-#include <fstream>
 #include <iomanip>
+#include <sstream>
 
-#include "framework/ir/error.h"
+#include "framework/ir/file_io.h"
 
 namespace plo {
 namespace {
@@ -30,8 +30,7 @@ std::string Quote(const std::string& text) {
 
 void WriteChromeTrace(const std::string& path,
                       const std::vector<TraceEvent>& events, int rank) {
-  std::ofstream out(path);
-  PLO_ENFORCE(out, kNotFound, "cannot write the trace file '", path, "'");
+  std::ostringstream out;
   out << std::fixed << std::setprecision(3);
   out << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
       << R"({"name":"process_name","ph":"M","pid":)" << rank
@@ -51,8 +50,7 @@ void WriteChromeTrace(const std::string& path,
         << ",\"args\":{\"data_step\":" << event.data_step << "}}";
   }
   out << "\n]}\n";
-  out.close();
-  PLO_ENFORCE(out, kNotFound, "writing the trace file '", path, "' failed");
+  WriteFile(path, out.str());
 }
 
 }  // namespace plo

@@ -10,7 +10,7 @@
 namespace plo {
 
 // Writes Chrome's JSON trace format, which Perfetto also reads: one process per
-// rank, one row per stream. Throws NotFound if the file cannot be written.
+// rank, one row per stream.
 void WriteChromeTrace(const std::string& path,
                       const std::vector<TraceEvent>& events, int rank);
 

@@ -69,6 +69,8 @@ TEST(FlagSet, ReadsFlagFiles) {
   EXPECT_EQ(flags.values.width, 9);
   EXPECT_EQ(flags.values.title, "a b");
   EXPECT_THAT(UsageOf({"--flagfile=no_such_file"}), HasSubstr("no_such_file"));
+  EXPECT_EQ(UsageOf({"--flagfile=/tmp"}),
+            "--flagfile: cannot read '/tmp': Is a directory");
   std::ofstream(path) << "--flagfile=" << path << "\n";
   EXPECT_THAT(UsageOf({"--flagfile=" + path}), HasSubstr("include each other"));
 }
@@ -82,8 +84,20 @@ TEST(FlagSet, ExplainsBadUsage) {
   EXPECT_THAT(UsageOf({"--t_width=99999999999999999999"}),
               HasSubstr("expected an integer that fits 64 bits"));
   EXPECT_THAT(UsageOf({"--t_rate=1e999"}), HasSubstr("expected a number"));
+  for (const char* text : {"nan", "-inf", "Infinity"}) {
+    EXPECT_EQ(UsageOf({std::string("--t_rate=") + text}),
+              std::string("--t_rate=") + text + ": expected a finite number");
+  }
   EXPECT_THAT(UsageOf({"--t_width"}), HasSubstr("needs a value"));
   EXPECT_THAT(UsageOf({"--t_limit=8GX"}), HasSubstr("no number of bytes"));
+}
+
+TEST(CheckUsage, BadValuesAreBadUsage) {
+  EXPECT_EQ(CheckUsage([] { return 3; }), 3);
+  EXPECT_THROW(CheckUsage([] { PLO_THROW(kInvalidArgument, "x"); }),
+               UsageError);
+  EXPECT_THROW(CheckUsage([] { PLO_THROW(kUnimplemented, "x"); }), UsageError);
+  EXPECT_THROW(CheckUsage([] { PLO_THROW(kOutOfMemory, "x"); }), Error);
 }
 
 TEST(FlagSet, SharesNoFlagsOfGflagsItself) {
@@ -95,10 +109,13 @@ TEST(ByteCount, ReadsUnits) {
   EXPECT_EQ(ParseByteCount("8GiB"), int64_t{8} << 30);
   EXPECT_EQ(ParseByteCount("1.5K"), 1536);
   EXPECT_EQ(ParseByteCount("2MB"), 2 << 20);
-  for (const char* bad :
-       {"", "x", "-1", "8GiBs", "nan", "1e30", "G", "8 GiB"}) {
+  for (const char* bad : {"", "x", "-1", "8GiBs", "nan", "1e30", "G", "8 GiB",
+                          "0.5", "1.5B", "-0", "-0G", "1e-9K", "1e-400"}) {
     EXPECT_THROW(ParseByteCount(bad), Error) << bad;
   }
+  EXPECT_EQ(ParseByteCount("0"), 0);
+  EXPECT_EQ(ParseByteCount("0GiB"), 0);
+  EXPECT_EQ(ParseByteCount("0.3K"), 307);
   EXPECT_EQ(FormatByteCount(512), "512 B");
   EXPECT_EQ(FormatByteCount(3 << 19), "1.50 MiB");
 }

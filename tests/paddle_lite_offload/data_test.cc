@@ -191,7 +191,7 @@ TEST_F(DataTest, TheHashSeesAllOfASmallFile) {
   std::set<uint64_t> hashes;
   for (const char* text : {"abcdefghij", "abcdefghix", "xbcdefghij", "abcde"}) {
     Write(text);
-    hashes.insert(MappedFile(path_).ContentHash());
+    hashes.insert(DataFile(path_).ContentHash());
   }
   EXPECT_EQ(hashes.size(), 4u);
 }
@@ -204,7 +204,7 @@ TEST_F(DataTest, TheHashSeesTheEndsOfALargeFileAndPagesBetween) {
     std::fstream file(path_, std::ios::binary | std::ios::in | std::ios::out);
     if (changed >= 0) file.seekp(changed).put('x');
     file.close();
-    return MappedFile(path_).ContentHash();
+    return DataFile(path_).ContentHash();
   };
   std::set<uint64_t> hashes = {hash_with(-1)};
   for (const int64_t at :
@@ -212,6 +212,25 @@ TEST_F(DataTest, TheHashSeesTheEndsOfALargeFileAndPagesBetween) {
     hashes.insert(hash_with(at));
   }
   EXPECT_EQ(hashes.size(), 5u);
+}
+
+TEST_F(DataTest, FileThatChangesWhileItIsRead) {
+  Write(Letters(4096));
+  const auto data = SequenceDataset::OpenText(path_, {16, 200, 0});
+  std::vector<int32_t> x(16), y(16);
+  const auto fill_all = [&] {
+    for (int64_t i = 0; i < data->epoch_samples(); ++i) {
+      data->Fill(i, x.data(), y.data());
+    }
+  };
+  fill_all();
+  ASSERT_EQ(truncate(path_.c_str(), 10), 0);
+  EXPECT_EQ(ErrorOf([&] {
+              data->Fill(0, x.data(), y.data());
+            }).find("DataLoss: \"" + path_ + "\" had 4096 bytes when"),
+            0u);
+  Write(std::string(4096, '\xff'));
+  EXPECT_THAT(ErrorOf(fill_all), HasSubstr("token id 255 at position"));
 }
 
 TEST_F(DataTest, FifoDoesNotBlock) {

@@ -31,7 +31,11 @@ class LaunchTest : public testing::Test {
   ~LaunchTest() override { std::filesystem::remove_all(dir_); }
 
   static int Run(int nproc, const std::string& script, double grace = 15) {
-    return RunLocalWorkers(nproc, {"sh", "-c", script}, {grace});
+    return Launch(nproc, script, {.grace_seconds = grace}).status;
+  }
+  static LaunchResult Launch(int nproc, const std::string& script,
+                             const LaunchOptions& options = {}) {
+    return RunLocalWorkers(nproc, {"sh", "-c", script}, options);
   }
 
   // The content once it is a full line, empty after some seconds without.
@@ -88,7 +92,7 @@ TEST_F(LaunchTest, ReturnsTheWorstStatus) {
   EXPECT_EQ(Run(1, "exit 7"), 7);
   EXPECT_EQ(Run(3, "exit $RANK"), 2);
   testing::internal::CaptureStderr();
-  EXPECT_EQ(Run(2, "[ $RANK = 1 ] && kill -9 $$; exit 1"), 128 + SIGKILL);
+  EXPECT_EQ(Run(2, "[ $RANK = 1 ] && kill -9 $$; exit 1"), 1);
   const std::string err = testing::internal::GetCapturedStderr();
   EXPECT_THAT(err, HasSubstr("rank 1 was ended by signal 9 (Killed)\n"));
   EXPECT_THAT(err, HasSubstr("rank 0 ended with status 1\n"));
@@ -115,6 +119,39 @@ TEST_F(LaunchTest, StdoutOfAFailedRankIsShown) {
                         "rank 1 ended with status 1\n"));
 }
 
+TEST_F(LaunchTest, StdoutOfRankZeroCanBeKeptBack) {
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(Launch(2, "echo out", {.show_stdout = false}).status, 0);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+}
+
+TEST_F(LaunchTest, FailureIsThatOfTheFirstToFail) {
+  EXPECT_EQ(Launch(2, "exit 0").failure, "");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Launch(2, "[ $RANK = 1 ] && exit 3; sleep 0.5; exit 1").failure,
+            "rank 1 ended with status 3");
+  EXPECT_EQ(Launch(1, "kill -9 $$").failure,
+            "rank 0 was ended by signal 9 (Killed)");
+  EXPECT_EQ(
+      Launch(1, "printf 'no disk' > /dev/fd/$PLO_FAILURE_FD; exit 1").failure,
+      "no disk");
+  testing::internal::GetCapturedStderr();
+}
+
+TEST_F(LaunchTest, WorkersReportThroughTheLauncher) {
+  ReportFailure("nobody listens");
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  setenv("PLO_FAILURE_FD", std::to_string(ends[1]).c_str(), 1);
+  ReportFailure("why");
+  unsetenv("PLO_FAILURE_FD");
+  char buffer[8] = {};
+  EXPECT_EQ(read(ends[0], buffer, sizeof(buffer)), 3);
+  EXPECT_STREQ(buffer, "why");
+  close(ends[0]);
+  close(ends[1]);
+}
+
 TEST_F(LaunchTest, MuchOutputDoesNotBlockAQuietRank) {
   EXPECT_EQ(Run(2,
                 "i=0; while [ $i -lt 3000 ]; do "
@@ -127,8 +164,7 @@ TEST_F(LaunchTest, MuchOutputDoesNotBlockAQuietRank) {
 TEST_F(LaunchTest, OthersEndAfterTheirGrace) {
   testing::internal::CaptureStderr();
   const double seconds = Seconds([] {
-    EXPECT_EQ(Run(3, "[ $RANK = 1 ] && exit 3; exec sleep 60", 0.2),
-              128 + SIGTERM);
+    EXPECT_EQ(Run(3, "[ $RANK = 1 ] && exit 3; exec sleep 60", 0.2), 3);
   });
   testing::internal::GetCapturedStderr();
   EXPECT_GE(seconds, 0.2);
@@ -148,7 +184,7 @@ TEST_F(LaunchTest, WorkerThatIgnoresSigtermIsKilled) {
                   "[ $RANK = 1 ] && exit 3; trap '' TERM; "
                   "while true; do sleep 0.1; done",
                   0.1),
-              128 + SIGKILL);
+              3);
   });
   testing::internal::GetCapturedStderr();
   EXPECT_LT(seconds, 15);
@@ -204,7 +240,7 @@ TEST_F(LaunchTest, BadCommands) {
   EXPECT_THROW(RunLocalWorkers(0, {"true"}), Error);
   EXPECT_THROW(RunLocalWorkers(1, {}), Error);
   testing::internal::CaptureStderr();
-  EXPECT_EQ(RunLocalWorkers(1, {"/no/such/program"}), 127);
+  EXPECT_EQ(RunLocalWorkers(1, {"/no/such/program"}).status, 1);
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             "rank 0 could not run /no/such/program\n");
 }

@@ -53,6 +53,10 @@ TEST(ReportTest, SavingsAreSharesOfTheBasePeak) {
   EXPECT_TRUE(ratios["failed"].is_null());
 }
 
+TEST(ReportTest, TextOfJsonHoldsAnyBytes) {
+  EXPECT_EQ(JsonText({{"path", "a\xff"}}), "{\n  \"path\": \"a\uFFFD\"\n}\n");
+}
+
 TEST(ReportTest, VariantsNeedNamesOfTheirOwn) {
   EXPECT_THROW(MakeComparison({}), Error);
   EXPECT_THROW(MakeComparison({{"a", json::object()}, {"a", json::object()}}),

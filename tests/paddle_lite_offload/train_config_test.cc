@@ -7,6 +7,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "paddle_lite_offload/flag_conditions.h"
+
 namespace plo {
 namespace {
 
@@ -68,8 +70,48 @@ TEST(TrainConfig, RejectsWhatMakesNoSense) {
       {[](auto& c) { c.model = "mlp", c.text = "x"; }, kBad,
        "need --model=gpt"},
       {[](auto& c) { c.sharding_degree = 3; }, kBad, "exceeds the 2 ranks"},
-      {[](auto& c) { c.freeze = "*", c.lr_schedule = "x"; }, kBad,
-       "unknown lr_schedule"},
+      {[](auto& c) { c.lr_schedule = "x"; }, kBad,
+       "--lr_schedule=x: expected one of"},
+      {[](auto& c) { c.optimizer = "lion"; }, kBad,
+       "--optimizer=lion: expected one of"},
+      {[](auto& c) { c.beta1 = 1; }, kBad, "--beta1 must be in [0, 1)"},
+      {[](auto& c) { c.weight_decay = -1; }, kBad, "--weight_decay must be"},
+      {[](auto& c) { c.eps = 0; }, kBad, "--eps must be a positive"},
+      // Used or not.
+      {[nan](auto& c) { c.momentum = nan; }, kBad,
+       "--momentum must be a finite number in the range of fp32, got nan"},
+      {[](auto& c) { c.init_loss_scale = 1e308; }, kBad,
+       "--init_loss_scale must be a finite number in the range of fp32"},
+      {[](auto& c) { c.lr = 1e39; }, kBad, "--lr must be a finite number"},
+      {[](auto& c) { c.clip_norm = -1; }, kBad, "--clip_norm must be a pos"},
+      {[](auto& c) { c.clip_norm = 1e-46; }, kBad, "--clip_norm must be a pos"},
+      {[](auto& c) { c.loss_scale = "1e39"; }, kBad, "--loss_scale=1e39"},
+      {[](auto& c) { c.bucket_mb = 2e6; }, kBad,
+       "--bucket_mb must be at most 1048576"},
+      {[](auto& c) { c.bucket_mb = 0; }, kBad, "--bucket_mb must be a pos"},
+      {[](auto& c) { c.accumulate_steps = 1 << 21; }, kBad,
+       "--accumulate_steps must be in [1, 1048576], got 2097152"},
+      {[](auto& c) { c.loss_scale_window = int64_t{1} << 40; }, kBad,
+       "--loss_scale_window must be in [1, 2147483647]"},
+      {[](auto& c) { c.freeze = "+"; }, kBad,
+       "--freeze=+: an item of the list is empty"},
+      {[](auto& c) { c.offload = "optimizer+"; }, kBad,
+       "--offload=optimizer+: an item"},
+      {[](auto& c) { c.model = "mlp", c.recompute = "selective"; }, kBad,
+       "--recompute=selective"},
+      {[](auto& c) { c.offload_streamed_fraction = "2"; }, kBad,
+       "expected auto or a number in [0, 1]"},
+      {[](auto& c) { c.offload_streamed_fraction = "all"; }, kBad,
+       "--offload_streamed_fraction=all: expected auto or a number"},
+      // Without effect.
+      {[](auto& c) { c.model = "mlp", c.kv_heads = 2; }, kBad,
+       "--kv_heads has no effect without --model=gpt"},
+      {[](auto& c) { c.momentum = 0.5; }, kBad,
+       "--momentum has no effect without --optimizer=sgd"},
+      {[](auto& c) { c.offload_fraction = 0.5; }, kBad,
+       "--offload_fraction has no effect without --offload=optimizer"},
+      {[](auto& c) { c.init_loss_scale = 8; }, kBad,
+       "--init_loss_scale has no effect without a dynamic --loss_scale"},
       {[](auto& c) { c.sharding_stage = 3; }, kLater, "--sharding_stage=3"},
       {[](auto& c) { c.offload = "params"; }, kLater, "--offload=params"},
       {[](auto& c) { c.offload = "optimizer+params"; }, kLater,
@@ -104,6 +146,44 @@ TEST(TrainConfig, TheSizeOfAnMlpIsItsOwn) {
   ValidateTrainConfig(config, 1);
   config.layers = 1000;
   EXPECT_THROW(ValidateTrainConfig(config, 1), Error);
+}
+
+TEST(TrainConfig, AcceptsWhatHasAnEffect) {
+  TrainConfig sgd;
+  sgd.optimizer = "sgd";
+  sgd.momentum = 0.5;
+  ValidateTrainConfig(sgd, 1);
+  TrainConfig fp16;
+  fp16.dtype = "fp16";
+  fp16.init_loss_scale = 8;
+  ValidateTrainConfig(fp16, 1);
+  // Numbers, not texts.
+  for (const char* zero : {"0", "0.0", "0e5", "-0"}) {
+    TrainConfig config;
+    config.offload_streamed_fraction = zero;
+    ValidateTrainConfig(config, 1);
+    config.offload = "optimizer";
+    config.offload_fraction = 0.5;
+    ValidateTrainConfig(config, 1);
+  }
+}
+
+TEST(TrainConfig, IdleFlagsCanBeReset) {
+  TrainConfig config;
+  config.model = "mlp";
+  config.heads = 2;
+  config.layers = 7;
+  config.temperature = 0.1;
+  std::vector<std::string> names;
+  for (const IdleFlag& flag : FindIdleFlags(config)) {
+    names.push_back(flag.name);
+    ResetFlag(flag.name, config);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"heads", "temperature"}));
+  EXPECT_EQ(config.heads, TrainConfig().heads);
+  EXPECT_EQ(config.temperature, TrainConfig().temperature);
+  EXPECT_EQ(config.layers, 7);
+  EXPECT_TRUE(FindIdleFlags(config).empty());
 }
 
 TEST(TrainConfig, LossScaleFollowsTheDtype) {
@@ -145,6 +225,20 @@ TEST(TrainConfig, FreezesByPattern) {
       program.var(program.GetVar("embedding/token/weight")).param.trainable);
   EXPECT_FALSE(program.var(program.GetVar("layer2/ln1/bias")).param.trainable);
   EXPECT_TRUE(program.var(program.GetVar("layer2/ln2/bias")).param.trainable);
+  for (const auto& [pattern, message] :
+       {std::pair("no_such*",
+                  "--freeze=no_such*: param group 'no_such*' "
+                  "matches no param"),
+        std::pair("*", "--freeze=* leaves no param to train")}) {
+    config.freeze = pattern;
+    try {
+      BuildModel(config);
+      ADD_FAILURE() << pattern;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_EQ(error.message(), message);
+    }
+  }
 }
 
 TEST(TrainConfig, JsonHasEveryFlag) {

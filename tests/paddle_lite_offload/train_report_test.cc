@@ -93,15 +93,5 @@ TEST(ExchangeMemory, EveryRankGetsTheWorst) {
   }
 }
 
-TEST(WriteFile, NamesThePath) {
-  try {
-    WriteFile("no_such_folder/file.json", "x");
-    ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kNotFound);
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("no_such_folder/file.json"));
-  }
-}
-
 }  // namespace
 }  // namespace plo
