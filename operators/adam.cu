@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kRun = 8;  // elements that a thread takes at a time
-constexpr int64_t kTile = kThreads * kRun;
+constexpr int64_t kTile = kThreads * kRun * 4;
 
 struct Piece {
   int64_t begin, end;   // elements of the operands
@@ -218,21 +218,31 @@ __global__ void __launch_bounds__(kThreads)
       (piece.begin / kTile + blockIdx.x - piece.first_block) * kTile;
   const int64_t low = max(piece.begin, tile);
   const int64_t high = min(piece.end, tile + kTile);
-  const int64_t at = tile + threadIdx.x * kRun;
-  const bool owns = at < high && at + kRun > low;
-  const Run run = {at, low, high, aligned && at >= low && at + kRun <= high};
+  const auto run_at = [&](int64_t at) {
+    return Run{at, low, high, aligned && at >= low && at + kRun <= high};
+  };
   if (skip || padding) {
-    if (!owns) return;
-    float p[kRun] = {};
-    if (skip) run.Load(DType::kFp32, o.master, p);
-    run.Store(o.param_dtype, o.param, p);
+    for (int64_t at = tile + threadIdx.x * kRun; at < high;
+         at += kThreads * kRun) {
+      if (at + kRun <= low) continue;
+      const Run run = run_at(at);
+      float p[kRun] = {};
+      if (skip) run.Load(DType::kFp32, o.master, p);
+      run.Store(o.param_dtype, o.param, p);
+    }
     return;
   }
-  if (!owns) return;
-  RunState<Update> state;
-  state.Load(run, o);
-  state.Apply(*ScalarsOf<typename Update::Scalars>(scratch, index));
-  state.Store(run, o);
+  const typename Update::Scalars scalars =
+      *ScalarsOf<typename Update::Scalars>(scratch, index);
+  for (int64_t at = tile + threadIdx.x * kRun; at < high;
+       at += kThreads * kRun) {
+    if (at + kRun <= low) continue;
+    const Run run = run_at(at);
+    RunState<Update> state;
+    state.Load(run, o);
+    state.Apply(scalars);
+    state.Store(run, o);
+  }
 }
 
 template <typename Update>

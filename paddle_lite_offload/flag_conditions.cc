@@ -74,10 +74,11 @@ template <typename Visit>
 void VisitWithDefault(const std::string& name, TrainConfig& config,
                       Visit visit) {
   VisitField(name, config, [&](auto field) {
+    using Field = decltype(field);
     TrainConfig defaults;
     VisitField(name, defaults, [&](auto other) {
-      if constexpr (std::is_same_v<decltype(field), decltype(other)>) {
-        if constexpr (std::is_same_v<decltype(field), ByteCount>) {
+      if constexpr (std::is_same_v<Field, decltype(other)>) {
+        if constexpr (std::is_same_v<Field, ByteCount>) {
           visit(*field.bytes, *other.bytes);
         } else {
           visit(*field, *other);

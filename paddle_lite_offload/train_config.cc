@@ -21,7 +21,7 @@ constexpr int64_t kMaxLayers = 10000;
 constexpr double kMaxParameters = 1e15;
 constexpr int64_t kMaxWarmupSteps = 1000000000000;
 constexpr int64_t kMaxAccumulateSteps = 1 << 20;
-constexpr double kMaxBucketMb = 1 << 20;
+constexpr int64_t kMaxBucketMb = 1 << 20;
 
 void RequireOneOf(const char* flag, std::string_view value,
                   std::initializer_list<std::string_view> choices) {
@@ -230,9 +230,9 @@ void CheckMemory(const TrainConfig& c, int world_size) {
               kUnimplemented, "--sharding_degree=", c.sharding_degree,
               " below the ", world_size, " ranks is not built yet");
   RequirePositive("bucket_mb", c.bucket_mb);
-  PLO_ENFORCE(c.bucket_mb <= kMaxBucketMb, kInvalidArgument,
-              "--bucket_mb must be at most ", kMaxBucketMb, ", got ",
-              c.bucket_mb);
+  PLO_ENFORCE(c.bucket_mb <= static_cast<double>(kMaxBucketMb),
+              kInvalidArgument, "--bucket_mb must be at most ", kMaxBucketMb,
+              ", got ", c.bucket_mb);
   RequireOneOf("recompute", c.recompute,
                {"none", "cheap", "selective", "full"});
   PLO_ENFORCE(c.recompute != "selective" || c.model == "gpt", kInvalidArgument,

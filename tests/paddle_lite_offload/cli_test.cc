@@ -329,7 +329,8 @@ TEST(Cli, CompareGivesEachVariantItsOutputs) {
   const std::string logs = Scratch("logs");
   const std::string trace = Scratch("trace.json");
   const CliResult result =
-      Plo("compare --model=mlp --steps=2 --nproc=2 --variants='a;x/y:steps=3' "
+      Plo("compare --device=cpu --model=mlp --steps=2 --nproc=2 "
+          "--variants='a;x/y:steps=3' "
           "--log_dir=" +
           logs + " --trace=" + trace + " --dump_ir_dir=" + logs);
   ASSERT_EQ(result.status, 0) << result.output;
@@ -360,7 +361,7 @@ TEST(Cli, CompareSaysWhyAVariantFails) {
   const CliResult late =
       Plo("compare --variants=a --model=mlp --steps=2", "ulimit -f 1;");
   EXPECT_EQ(late.status, 1);
-  EXPECT_THAT(late.output, HasSubstr("a  failed: Unavailable: cannot write"));
+  EXPECT_THAT(late.output, HasSubstr("  failed: Unavailable: cannot write"));
 }
 
 TEST(Cli, CompareLeavesOutWhatHasNoEffect) {

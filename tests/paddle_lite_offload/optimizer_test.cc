@@ -41,8 +41,8 @@ TEST(Optimizer, WritesItsPipelineEntry) {
 
 TEST(Optimizer, RejectsSenselessHyperparameters) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_THAT(ErrorOf(AdamW({.lr = nan})), HasSubstr("lr must be a finite"));
-  EXPECT_THAT(ErrorOf(AdamW({.lr = -1})), HasSubstr("lr must be a finite"));
+  EXPECT_THAT(ErrorOf(AdamW({.lr = nan})), HasSubstr("lr must be finite"));
+  EXPECT_THAT(ErrorOf(AdamW({.lr = -1})), HasSubstr("lr must be finite"));
   EXPECT_THAT(ErrorOf(AdamW({.lr = HUGE_VAL})), HasSubstr("lr must be"));
   EXPECT_THAT(ErrorOf(AdamW({.beta1 = 1})),
               HasSubstr("beta1 must be in [0, 1)"));
