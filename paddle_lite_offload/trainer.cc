@@ -185,7 +185,7 @@ void Trainer::Collect(StepId step) {
   metrics.result = result;
   metrics.step_ms = step_ms;
   metrics.tokens_per_second =
-      1000.0 * static_cast<double>(tokens_per_step_ / world_size_) / step_ms;
+      1000.0 * static_cast<double>(tokens_per_step_) / world_size_ / step_ms;
   metrics.tokens_seen = metrics.step * tokens_per_step_;
   metrics.peak_bytes = engine_->prepared().plan.device.arena_bytes;
   if (metrics_log_) metrics_log_->Write(metrics);

@@ -40,7 +40,7 @@ void SplitAt(Arena& arena, int64_t at) {
   if (it->first == at || it->second.end <= at) return;
   Bytes rest = it->second;
   it->second.end = at;
-  arena.emplace_hint(std::next(it), at, std::move(rest));
+  arena.emplace_hint(std::next(it), at, rest);
 }
 
 class RaceChecker {
