@@ -20,7 +20,10 @@ std::string Identity(const std::string& path) {
       !std::filesystem::is_regular_file(status)) {
     return "";
   }
-  const auto canonical = std::filesystem::weakly_canonical(path, error);
+  // Absolute first: a relative name of a file that is not there stays as it is.
+  const auto absolute = std::filesystem::absolute(path, error);
+  if (error) return path;
+  const auto canonical = std::filesystem::weakly_canonical(absolute, error);
   return error ? path : canonical.string();
 }
 
