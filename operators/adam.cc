@@ -5,6 +5,9 @@
 // step leaves the state as it is; the rounded param is written even then,
 // because its buffer may be the one the gradient came in. Elements outside
 // every segment are padding and stay zero.
+//
+// Of a slice of slice_numel elements (0: as many as there are operands' ones)
+// the op may update a part, from element slice_begin on.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -52,6 +55,12 @@ void InferUpdate(InferContext& ctx, bool adam) {
   }
   RequireSegments(ctx);
   const AttrMap& attrs = ctx.attrs();
+  const int64_t begin = attrs.GetInt("slice_begin");
+  const int64_t slice = attrs.GetInt("slice_numel");
+  const int64_t numel = ctx.shape("grad").numel();
+  ctx.Require(slice == 0 ? begin == 0 : begin >= 0 && begin <= slice - numel,
+              numel, " elements from ", begin, " on are not within a slice of ",
+              slice);
   const size_t segments = attrs.GetInts("segment_begins").size();
   ctx.Require(attrs.GetFloats("segment_weight_decay").size() == segments &&
                   attrs.GetFloats("segment_lr_scale").size() == segments &&
@@ -177,6 +186,8 @@ OpSchema UpdateSchema(const char* type, std::vector<AttrDef> attrs,
            FloatAttr("weight_decay", 0.0),
            BoolAttr("decoupled", decoupled),
            BoolAttr("sliced", true),
+           IntAttr("slice_begin", 0),
+           IntAttr("slice_numel", 0),
            {"segment_begins", AttrType::kInts},
            {"segment_numels", AttrType::kInts},
            {"segment_weight_decay", AttrType::kFloats},

@@ -40,7 +40,11 @@ UpdateLayout MakeUpdateLayout(const KernelContext& ctx, bool adam) {
   layout.rule.clip = attrs.GetFloat("clip_norm");
 
   const int64_t numel = ctx.In("grad").numel;
-  const int64_t low = attrs.GetBool("sliced") ? ctx.env().rank * numel : 0;
+  const int64_t slice = attrs.GetInt("slice_numel");
+  int64_t low = attrs.GetInt("slice_begin");
+  if (attrs.GetBool("sliced")) {
+    low += ctx.env().rank * (slice > 0 ? slice : numel);
+  }
   const size_t count = attrs.GetInts("segment_begins").size();
   int64_t at = 0;
   for (size_t i = 0; i < count; ++i) {

@@ -249,15 +249,7 @@ void CheckMemory(const TrainConfig& c, int world_size) {
   PLO_ENFORCE(c.offload_fraction >= 0 && c.offload_fraction <= 1,
               kInvalidArgument, "--offload_fraction must be in [0, 1], got ",
               c.offload_fraction);
-  if (c.offload_streamed_fraction != "auto") {
-    const auto streamed = ParseNumber(c.offload_streamed_fraction);
-    PLO_ENFORCE(streamed && *streamed >= 0 && *streamed <= 1, kInvalidArgument,
-                "--offload_streamed_fraction=", c.offload_streamed_fraction,
-                ": expected auto or a number in [0, 1]");
-    PLO_ENFORCE(*streamed == 0, kUnimplemented,
-                "--offload_streamed_fraction=", c.offload_streamed_fraction,
-                " is not built yet");
-  }
+  StreamedFraction(c);
   PLO_ENFORCE(c.offload_activations.empty(), kUnimplemented,
               "--offload_activations is not built yet");
   PLO_ENFORCE(c.prefetch_depth >= 1 && c.prefetch_depth <= 1024,
@@ -362,6 +354,16 @@ std::optional<double> InitialLossScale(const TrainConfig& c) {
   return scale;
 }
 
+std::optional<double> StreamedFraction(const TrainConfig& c) {
+  if (c.offload_streamed_fraction == "auto") return std::nullopt;
+  const std::optional<double> fraction =
+      ParseNumber(c.offload_streamed_fraction);
+  PLO_ENFORCE(fraction && *fraction >= 0 && *fraction <= 1, kInvalidArgument,
+              "--offload_streamed_fraction=", c.offload_streamed_fraction,
+              ": expected auto or a number in [0, 1]");
+  return fraction;
+}
+
 DefaultPipelineOptions MakePipelineOptions(const TrainConfig& c,
                                            int world_size) {
   DefaultPipelineOptions options;
@@ -384,6 +386,7 @@ DefaultPipelineOptions MakePipelineOptions(const TrainConfig& c,
   options.insert_optimizer = MakeOptimizer(c).PipelineEntry();
   options.offload_optimizer = c.offload == "optimizer";
   options.offload_fraction = c.offload_fraction;
+  options.offload_streamed_fraction = StreamedFraction(c).value_or(0);
   options.offload_mode = c.offload_mode;
   options.prefetch_depth = c.prefetch_depth;
   return options;

@@ -101,7 +101,11 @@ void ValidateTrainConfig(const TrainConfig& config, int world_size);
 Program BuildModel(const TrainConfig& config,
                    ModelMode mode = ModelMode::kTrain);
 Optimizer MakeOptimizer(const TrainConfig& config);
-// For `world_size` ranks; the optimizer is filled in.
+// The share of the offloaded state to stream through the device; nothing where
+// rates are to decide.
+std::optional<double> StreamedFraction(const TrainConfig& config);
+// For `world_size` ranks; the optimizer is filled in. Without a given share of
+// streamed states there are none.
 DefaultPipelineOptions MakePipelineOptions(const TrainConfig& config,
                                            int world_size);
 // The passes of an eval program of the same model; may be none.

@@ -75,7 +75,8 @@ void VisitFields(TrainConfig& c, Visit visit) {
   visit("offload_fraction", &c.offload_fraction,
         "share of the optimizer state kept in host memory");
   visit("offload_streamed_fraction", &c.offload_streamed_fraction,
-        "share of it updated on the device");
+        "share of that state updated on the device, to which it travels; "
+        "auto: what the rates make fastest, 0 on a CPU without --rates");
   visit("offload_mode", &c.offload_mode,
         "overlap hides the update under the next step, sync does not");
   visit("offload_activations", &c.offload_activations,

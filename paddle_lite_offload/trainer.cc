@@ -13,6 +13,7 @@
 #include "paddle_lite_offload/param_digest.h"
 #include "paddle_lite_offload/run_check.h"
 #include "paddle_lite_offload/sampler.h"
+#include "paddle_lite_offload/streamed_fraction.h"
 
 namespace plo {
 namespace {
@@ -96,7 +97,12 @@ PreparedProgram PrepareRun(const TrainConfig& config, int world_size,
   ValidateTrainConfig(config, world_size);
   Program program = BuildModel(config);
   PrepareOptions options;
-  options.pipeline = DefaultPipeline(MakePipelineOptions(config, world_size));
+  DefaultPipelineOptions pipeline = MakePipelineOptions(config, world_size);
+  if (pipeline.offload_optimizer && !StreamedFraction(config)) {
+    pipeline.offload_streamed_fraction =
+        FastestStreamedFraction(config, pipeline, ReadRates(config, device));
+  }
+  options.pipeline = DefaultPipeline(pipeline);
   options.dump_ir_dir = config.dump_ir_dir;
   options.device_memory_limit = config.device_memory_limit;
   options.host_memory_limit = config.host_memory_limit;

@@ -1,9 +1,16 @@
-// offload_optimizer(fraction=1, mode=overlap|sync)
+// offload_optimizer(fraction=1, streamed_fraction=0, streamed_chunk=4194304,
+//                   mode=overlap|sync)
 //
-// Moves the optimizer's state of whole buckets to pinned host memory and their
-// updates to the host. The last buckets in forward order go first: the next
-// forward needs their params latest, so that their updates hide best. As many
-// go as come nearest to `fraction` of the state's bytes.
+// Moves the optimizer's state of whole buckets to pinned host memory. The last
+// buckets in forward order go first: the next forward needs their params
+// latest, so that their updates hide best. As many go as come nearest to
+// `fraction` of the state's bytes.
+//
+// Of these, buckets with `streamed_fraction` of the bytes are updated on the
+// device, streamed through it in chunks (passes/stream_states.h); the others
+// are updated on the host, as below. The two kinds alternate as evenly as their
+// shares allow, so that both ways of updating are busy from the first bucket to
+// the last.
 //
 // Before:
 //   startup: cast(bucket0@shard) -> bucket0@master         (16-bit params)
@@ -30,30 +37,36 @@
 // mode=overlap leaves all order to data dependencies: the updates run under the
 // next forward. mode=sync chains the copies and the whole update by control
 // edges, and the next step's first op waits for the last: the reference that
-// overlap is compared with. Both give the same bits. fraction=0 changes
+// overlap is compared with. All options give the same bits. fraction=0 changes
 // nothing. Needs insert_optimizer before it.
 #include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "framework/plan/update_split.h"
 #include "passes/passes.h"
 #include "passes/rewrite_utils.h"
+#include "passes/stream_states.h"
 
 namespace plo {
 namespace {
 
 struct OffloadOptions {
-  double fraction = 1;  // of the bytes of optimizer state
+  double fraction = 1;               // of the bytes of optimizer state
+  double streamed_fraction = 0;      // of those
+  int64_t streamed_chunk = 4 << 20;  // elements
   std::string mode = "overlap";
 };
 
 // One bucket to offload, with the ops to rewrite.
 struct BucketPlan {
   Bucket* bucket = nullptr;
+  bool streamed = false;
   OpId optimizer = kNoId;
   OpId stats = kNoId;        // reads the final gradient
   OpId master_init = kNoId;  // the startup cast; kNoId for fp32
@@ -105,6 +118,15 @@ class OffloadOptimizer : public Pass {
     PLO_ENFORCE(options_.fraction >= 0 && options_.fraction <= 1,
                 kInvalidArgument, "fraction must be in [0, 1], got ",
                 options_.fraction);
+    PLO_ENFORCE(
+        options_.streamed_fraction >= 0 && options_.streamed_fraction <= 1,
+        kInvalidArgument, "streamed_fraction must be in [0, 1], got ",
+        options_.streamed_fraction);
+    PLO_ENFORCE(
+        options_.streamed_chunk > 0 && options_.streamed_chunk % 128 == 0,
+        kInvalidArgument,
+        "streamed_chunk must be a positive multiple of 128, got ",
+        options_.streamed_chunk);
     PLO_ENFORCE(options_.mode == "overlap" || options_.mode == "sync",
                 kInvalidArgument, "mode must be overlap or sync, got '",
                 options_.mode, "'");
@@ -124,14 +146,29 @@ class OffloadOptimizer : public Pass {
     std::vector<BucketPlan> plans = Collect(program);
     if (plans.empty()) return false;
 
-    const HostScalars scalars = OffloadScalars(program);
-    for (BucketPlan& plan : plans) Offload(program, plan, scalars);
+    ChooseStreamed(program, plans);
+    std::optional<HostScalars> scalars;
+    std::unordered_map<OpId, std::vector<OpId>> streamed;  // by optimizer op
+    for (BucketPlan& plan : plans) {
+      if (plan.streamed) {
+        streamed[plan.optimizer] =
+            StreamStates(program, *plan.bucket,
+                         {plan.optimizer, plan.master_init, plan.moment_inits,
+                          options_.streamed_chunk});
+        continue;
+      }
+      if (!scalars) scalars = OffloadScalars(program);
+      Offload(program, plan, *scalars);
+    }
+    PutInPlace(program, streamed);
     if (options_.mode == "sync") Serialise(program);
     return true;
   }
 
  private:
   std::vector<BucketPlan> Collect(Program& program) const;
+  void ChooseStreamed(const Program& program,
+                      std::vector<BucketPlan>& plans) const;
   static HostScalars OffloadScalars(Program& program);
   static VarId CopyToHost(Program& program, VarId source, OpId position);
   static void Offload(Program& program, const BucketPlan& plan,
@@ -139,6 +176,10 @@ class OffloadOptimizer : public Pass {
   // The pinned bytes that the params go back from, for 16-bit params.
   static VarId AddParamHost(Program& program, const Bucket& bucket,
                             VarId grad_host);
+  // Puts the ops of each list where its key stands, and erases that.
+  static void PutInPlace(
+      Program& program,
+      const std::unordered_map<OpId, std::vector<OpId>>& lists);
   static void Serialise(Program& program);
 
   const OffloadOptions options_;
@@ -181,6 +222,17 @@ std::vector<BucketPlan> OffloadOptimizer::Collect(Program& program) const {
     plans.push_back(std::move(plan));
   }
   return plans;
+}
+
+void OffloadOptimizer::ChooseStreamed(const Program& program,
+                                      std::vector<BucketPlan>& plans) const {
+  std::vector<int64_t> bytes;
+  for (const BucketPlan& plan : plans) {
+    bytes.push_back(DeviceStateBytes(program, *plan.bucket));
+  }
+  const std::vector<bool> streams =
+      SplitUpdates(bytes, options_.streamed_fraction);
+  for (size_t i = 0; i < plans.size(); ++i) plans[i].streamed = streams[i];
 }
 
 VarId OffloadOptimizer::CopyToHost(Program& program, VarId source,
@@ -283,6 +335,28 @@ void OffloadOptimizer::Offload(Program& program, const BucketPlan& plan,
   program.InsertAfter(plan.optimizer, std::move(upload));
 }
 
+void OffloadOptimizer::PutInPlace(
+    Program& program,
+    const std::unordered_map<OpId, std::vector<OpId>>& lists) {
+  if (lists.empty()) return;
+  std::unordered_set<OpId> moved;
+  std::vector<OpId> replaced, order;
+  for (const auto& [id, list] : lists) {
+    moved.insert(list.begin(), list.end());
+    replaced.push_back(id);
+  }
+  for (const auto& op : program.ops(Section::kUpdate)) {
+    if (moved.count(op->id) > 0) continue;
+    const auto it = lists.find(op->id);
+    if (it != lists.end()) {
+      order.insert(order.end(), it->second.begin(), it->second.end());
+    }
+    order.push_back(op->id);
+  }
+  program.Reorder(Section::kUpdate, order);
+  program.EraseOps(replaced);
+}
+
 void OffloadOptimizer::Serialise(Program& program) {
   const auto& micro = program.ops(Section::kMicro);
   const auto& update = program.ops(Section::kUpdate);
@@ -302,6 +376,8 @@ void OffloadOptimizer::Serialise(Program& program) {
 std::unique_ptr<Pass> MakeOffloadOptimizer(PassOptions& options) {
   OffloadOptions o;
   o.fraction = options.Float("fraction", o.fraction);
+  o.streamed_fraction = options.Float("streamed_fraction", o.streamed_fraction);
+  o.streamed_chunk = options.Int("streamed_chunk", o.streamed_chunk);
   o.mode = options.String("mode", o.mode);
   return std::make_unique<OffloadOptimizer>(std::move(o));
 }

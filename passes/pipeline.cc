@@ -116,9 +116,12 @@ std::string DefaultPipeline(const DefaultPipelineOptions& o) {
   text.Pass(o.insert_optimizer);
   // Moves states that exist, without knowing how they came about.
   if (o.offload_optimizer) {
-    text.Pass("offload_optimizer")
-        .Option("fraction", o.offload_fraction)
-        .Option("mode", o.offload_mode);
+    text.Pass("offload_optimizer").Option("fraction", o.offload_fraction);
+    if (o.offload_streamed_fraction != 0) {
+      text.Option("streamed_fraction", o.offload_streamed_fraction)
+          .Option("streamed_chunk", o.offload_streamed_chunk);
+    }
+    text.Option("mode", o.offload_mode);
   }
   // After all passes that match single ops.
   text.Pass("fuse_ops");

@@ -42,7 +42,9 @@ struct DefaultPipelineOptions {
 
   bool offload_optimizer = false;
   double offload_fraction = 1;
-  std::string offload_mode = "overlap";  // or sync
+  double offload_streamed_fraction = 0;      // of what is offloaded
+  int64_t offload_streamed_chunk = 4 << 20;  // elements
+  std::string offload_mode = "overlap";      // or sync
 
   int64_t prefetch_depth = 2;
 };

@@ -1,13 +1,14 @@
 // schedule_transfers(depth=2)
 //
 // Puts what moves bytes on streams of its own and bounds how many gradient
-// buckets are alive at once. Changes neither what is computed nor the order in
-// which ops are issued.
+// buckets and chunks of streamed optimizer state are alive at once. Changes
+// nothing of what is computed.
 //
 // Streams, in micro and update (startup is serial):
 //   collectives -> comm, copy_d2h -> d2h, copy_h2d -> h2d; in micro also what
 //   consumes a reduced bucket (grad_stats, accumulate) -> comm, so that the
-//   compute stream need not wait for the reduction.
+//   compute stream need not wait for the reduction; updates of streamed states
+//   -> comm, where the gather of their params follows.
 // Credit edges, over the blocks (top-level regions; without regions: buckets)
 //   in the order in which backward completes them: the first op that writes a
 //   bucket's gradient in block k+depth starts after the last micro op that
@@ -20,18 +21,22 @@
 // Drain edge, with accumulation: the op that stands `depth` blocks into forward
 //   starts after the last reduction, which belongs to the micro-step before:
 //   gradient buckets do not outlive the start of forward.
+// Staging ring: chunks of streamed states share slots and are uploaded ahead of
+//   their update; see passes/staging_ring.h.
 //
 // Runs last.
 #include <algorithm>
 #include <memory>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "framework/ir/op_registry.h"
 #include "passes/passes.h"
 #include "passes/rewrite_utils.h"
+#include "passes/staging_ring.h"
 
 namespace plo {
 namespace {
@@ -76,6 +81,16 @@ std::string_view Block(std::string_view region) {
   return region.substr(0, region.find('/'));
 }
 
+bool ReadsAny(const Program& program, const Op& op,
+              const std::unordered_set<VarId>& storages) {
+  for (const Slot& slot : op.inputs) {
+    for (VarId v : slot.vars) {
+      if (storages.count(program.StorageOf(v)) > 0) return true;
+    }
+  }
+  return false;
+}
+
 class ScheduleTransfers : public Pass {
  public:
   explicit ScheduleTransfers(int64_t depth) : depth_(depth) {
@@ -85,9 +100,12 @@ class ScheduleTransfers : public Pass {
   std::string_view name() const override { return "schedule_transfers"; }
 
   bool Run(Program& program) override {
+    const std::vector<StagedChunk> chunks = CollectStagedChunks(program);
+    std::unordered_set<VarId> staging;
+    for (const StagedChunk& chunk : chunks) staging.insert(chunk.storage);
     std::vector<StreamChange> changes;
-    CollectStreams(program, Section::kMicro, changes);
-    CollectStreams(program, Section::kUpdate, changes);
+    CollectStreams(program, Section::kMicro, staging, changes);
+    CollectStreams(program, Section::kUpdate, staging, changes);
     std::unordered_map<OpId, StreamKind> new_stream;
     for (const StreamChange& change : changes) {
       new_stream.emplace(change.op, change.stream);
@@ -98,16 +116,30 @@ class ScheduleTransfers : public Pass {
       return std::find(after.begin(), after.end(), edge.op) != after.end();
     });
 
-    for (const StreamChange& change : changes) {
-      program.mutable_op(change.op).stream = change.stream;
+    if (chunks.empty()) {
+      Apply(program, changes, edges);
+      return !changes.empty() || !edges.empty();
     }
-    for (const Edge& edge : edges) AddAfter(program, edge.waiter, edge.op);
-    return !changes.empty() || !edges.empty();
+    // The ring is planned on what all the rest makes of the program.
+    Program scheduled = program.Clone();
+    Apply(scheduled, changes, edges);
+    ApplyStagingRing(scheduled, chunks,
+                     PlanStagingRing(scheduled, chunks, depth_));
+    program = std::move(scheduled);
+    return true;
   }
 
  private:
   static void CollectStreams(const Program& program, Section section,
+                             const std::unordered_set<VarId>& staging,
                              std::vector<StreamChange>& changes);
+  static void Apply(Program& program, const std::vector<StreamChange>& changes,
+                    const std::vector<Edge>& edges) {
+    for (const StreamChange& change : changes) {
+      program.mutable_op(change.op).stream = change.stream;
+    }
+    for (const Edge& edge : edges) AddAfter(program, edge.waiter, edge.op);
+  }
   std::vector<Edge> CollectEdges(
       const Program& program,
       const std::unordered_map<OpId, StreamKind>& new_stream) const;
@@ -118,6 +150,7 @@ class ScheduleTransfers : public Pass {
 };
 
 void ScheduleTransfers::CollectStreams(const Program& program, Section section,
+                                       const std::unordered_set<VarId>& staging,
                                        std::vector<StreamChange>& changes) {
   const OpRegistry& registry = OpRegistry::Global();
   std::unordered_map<VarId, StreamKind> written_on;  // by var
@@ -128,6 +161,8 @@ void ScheduleTransfers::CollectStreams(const Program& program, Section section,
     } else if (op->type == "copy_h2d") {
       stream = StreamKind::kH2D;
     } else if (registry.Get(op->type).collective) {
+      stream = StreamKind::kComm;
+    } else if (section == Section::kUpdate && ReadsAny(program, *op, staging)) {
       stream = StreamKind::kComm;
     } else if (section == Section::kMicro &&
                (op->type == "grad_stats" || op->type == "accumulate")) {

@@ -151,6 +151,7 @@ Rates LoadRates(const std::string& path) {
       {"h2d_bytes", &rates.h2d_bytes},
       {"collective_bytes", &rates.collective_bytes},
       {"host_adam_bytes", &rates.host_adam_bytes},
+      {"host_memory_bytes", &rates.host_memory_bytes},
       {"launch_us", &rates.launch_us}};
   for (const auto& [key, value] : json.items()) {
     if (key == "name") {

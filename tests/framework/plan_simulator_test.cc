@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "framework/plan/simulator.h"
+#include "framework/plan/update_split.h"
 #include "tests/framework/plan_test_util.h"
 
 namespace plo {
@@ -129,6 +130,37 @@ TEST(SimulatorTest, AnUpdateWithoutConsumersHidesBehindTheNextForward) {
   (void)backward, (void)down;
   estimate = run();
   EXPECT_NEAR(estimate.step_ms, 360e3, 1e-3);
+}
+
+TEST(UpdateSplitTest, SharesAreSpreadEvenly) {
+  const std::vector<int64_t> parts(10, 3);
+  EXPECT_EQ(SplitUpdates(parts, 0), std::vector<bool>(10, false));
+  EXPECT_EQ(SplitUpdates(parts, 1), std::vector<bool>(10, true));
+  const std::vector<bool> half = SplitUpdates(parts, 0.5);
+  for (size_t i = 1; i < half.size(); ++i) EXPECT_NE(half[i], half[i - 1]);
+  // A large part is on the nearer side, and the others make up for it.
+  EXPECT_EQ(SplitUpdates({60, 10, 10, 10, 10}, 0.4),
+            (std::vector<bool>{false, true, true, true, true}));
+}
+
+TEST(UpdateSplitTest, TheSlowestOfWhatIsUsedDecides) {
+  const std::vector<int64_t> parts(100, 1 << 20);
+  const UpdateTraffic traffic;
+  Rates rates;
+  rates.host_memory_bytes = 1e15;
+  rates.host_adam_bytes = 28e9;
+  rates.h2d_bytes = rates.d2h_bytes = 12e9;
+  // 1 - s = s + (1 - s) / 6
+  EXPECT_NEAR(BestStreamedFraction(parts, traffic, rates), 5.0 / 11, 0.011);
+  rates.h2d_bytes = 1e6;
+  EXPECT_EQ(BestStreamedFraction(parts, traffic, rates), 0);
+  rates.h2d_bytes = rates.d2h_bytes = 1e15;
+  EXPECT_EQ(BestStreamedFraction(parts, traffic, rates), 1);
+  // Streams load the memory less: 24 bytes against 28 + 2.
+  rates = {};
+  rates.host_memory_bytes = 1;
+  EXPECT_EQ(BestStreamedFraction(parts, traffic, rates), 1);
+  EXPECT_EQ(BestStreamedFraction({}, traffic, rates), 0);
 }
 
 TEST(SimulatorTest, CollectivesTakeTheirRingBytes) {

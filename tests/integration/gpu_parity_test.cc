@@ -49,10 +49,15 @@ TEST_P(GpuParity, BitsAndBytesOfAllVariants) {
             "sync:offload=optimizer,offload_mode=sync;"
             "overlap:offload=optimizer,offload_mode=overlap;"
             "half:offload=optimizer,offload_fraction=0.5;"
+            "host:offload=optimizer,offload_streamed_fraction=0;"
+            "mix:offload=optimizer,offload_streamed_fraction=0.5;"
+            "streamed:offload=optimizer,offload_streamed_fraction=1;"
+            "three:offload=optimizer,offload_fraction=0.6,"
+            "offload_streamed_fraction=0.5;"
             "s1:sharding_stage=1;s0:sharding_stage=0;norec:recompute=none;"
             "full:recompute=full"}),
       600);
-  ASSERT_EQ(report["variants"].size(), 8u);
+  ASSERT_EQ(report["variants"].size(), 12u);
   const nlohmann::json& base = report["variants"][0];
   ASSERT_EQ(base["losses"].size(), 5u);
   EXPECT_NE(base["losses"][0], base["losses"][4]);

@@ -32,13 +32,15 @@ TEST_P(Parity, BitsAndBytesOfAllVariants) {
        "sync:offload=optimizer,offload_mode=sync;"
        "overlap:offload=optimizer,offload_mode=overlap;"
        "half:offload=optimizer,offload_fraction=0.5;"
+       "mix:offload=optimizer,offload_streamed_fraction=0.5;"
+       "streamed:offload=optimizer,offload_streamed_fraction=1;"
        "s1:sharding_stage=1;s0:sharding_stage=0;norec:recompute=none;"
        "full:recompute=full"});
   std::map<std::string, nlohmann::json> variants;
   for (const auto& variant : report["variants"]) {
     variants[variant["name"]] = variant;
   }
-  ASSERT_EQ(variants.size(), 8u);
+  ASSERT_EQ(variants.size(), 10u);
   const nlohmann::json& base = variants["base"];
   ASSERT_EQ(base["losses"].size(), 3u);
   EXPECT_NE(base["losses"][0], base["losses"][2]);

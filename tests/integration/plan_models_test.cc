@@ -57,7 +57,8 @@ TEST_F(PlanModelsTest, EveryCombinationIsFreeOfRaces) {
   for (int stage : {0, 1, 2}) {
     for (int ranks : {1, 3}) {
       for (int steps : {1, 2, 4}) {
-        for (const char* mode : {"none", "overlap", "sync", "half"}) {
+        for (const char* mode :
+             {"none", "overlap", "sync", "half", "streamed", "streamed sync"}) {
           DefaultPipelineOptions options;
           options.dtype = steps == 2 ? DType::kFp32 : DType::kBf16;
           options.recompute = steps == 4 ? "full" : "cheap";
@@ -70,7 +71,12 @@ TEST_F(PlanModelsTest, EveryCombinationIsFreeOfRaces) {
           options.prefetch_depth = ranks;
           options.offload_optimizer = std::string(mode) != "none";
           if (std::string(mode) == "half") options.offload_fraction = 0.5;
-          if (std::string(mode) == "sync") options.offload_mode = "sync";
+          const std::string_view text = mode;
+          if (text.ends_with("sync")) options.offload_mode = "sync";
+          if (text.starts_with("streamed")) {
+            options.offload_streamed_fraction = 0.6;
+            options.offload_streamed_chunk = 1024;
+          }
           const Program program = Rewritten(BuildGpt({.layers = 3,
                                                       .hidden = 36,
                                                       .heads = 3,

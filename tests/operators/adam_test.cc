@@ -225,7 +225,8 @@ struct UpdateRun {
   std::string clip_mode = "none";
   double clip = 0;
   Array record;
-  int rank = -1;  // -1: the whole bucket; else a slice of two
+  int rank = -1;                 // -1: the whole bucket; else a slice of two
+  int64_t begin = 0, numel = 0;  // part of the slice; numel 0: all of it
   bool alias = false;
   Place place = Place::kDevice;
   HostPool* pool = nullptr;
@@ -242,6 +243,12 @@ Array Part(const Array& a, int rank) {
           {n},
           {a.values.begin() + rank * n, a.values.begin() + (rank + 1) * n}};
 }
+Array Part(const Array& a, const UpdateRun& run) {
+  const Array slice = Part(a, run.rank);
+  if (run.numel == 0) return slice;
+  const auto begin = slice.values.begin() + run.begin;
+  return {a.dtype, {run.numel}, {begin, begin + run.numel}};
+}
 
 const Bucket kBucket;
 
@@ -252,14 +259,12 @@ UpdateResult RunUpdate(const UpdateRun& run) {
   };
   const bool adam = run.type == "adamw";
   const Array grad_values = kBucket.Values(run.dtype, 1, -2, 2);
-  const VarId grad = add("grad", Part(grad_values, run.rank));
+  const VarId grad = add("grad", Part(grad_values, run));
   const VarId master =
-      add("master", Part(kBucket.Values(DType::kFp32, 2, -1, 1), run.rank));
-  const VarId m =
-      add("m", Part(kBucket.Values(DType::kFp32, 3, -1, 1), run.rank));
-  const VarId v =
-      add("v", Part(kBucket.Values(DType::kFp32, 4, 0, 1), run.rank));
-  Array fresh = Part(grad_values, run.rank);
+      add("master", Part(kBucket.Values(DType::kFp32, 2, -1, 1), run));
+  const VarId m = add("m", Part(kBucket.Values(DType::kFp32, 3, -1, 1), run));
+  const VarId v = add("v", Part(kBucket.Values(DType::kFp32, 4, 0, 1), run));
+  Array fresh = Part(grad_values, run);
   for (double& x : fresh.values) x = 77;
   const VarId param = run.alias ? grad : add("param", fresh);
   OpSpec spec;
@@ -294,6 +299,9 @@ UpdateResult RunUpdate(const UpdateRun& run) {
        Attrs({{"weight_decay", kDecay},
               {"decoupled", run.decoupled},
               {"sliced", Attr(run.rank >= 0)},
+              {"slice_begin", Int(run.begin)},
+              {"slice_numel",
+               Int(run.numel == 0 ? 0 : Part(grad_values, run.rank).shape[0])},
               {"segment_begins", Ints(kBucket.begins)},
               {"segment_numels", Ints(kBucket.numels)},
               {"segment_weight_decay", Floats(kBucket.decay)},
@@ -452,6 +460,28 @@ TEST(AdamTest, SkippedStepsLeaveTheStateAndWriteTheParam) {
   }
 }
 
+TEST(AdamTest, PartsOfASliceAddUpToIt) {
+  for (int rank : {-1, 0, 1}) {
+    UpdateRun run;
+    run.rank = rank;
+    run.record = Record(false, 0.75, 0.1, 0.05);
+    const UpdateResult slice = RunUpdate(run);
+    const int64_t numel = slice.master.shape[0];
+    for (int64_t begin = 0; begin < numel; begin += run.numel) {
+      run.begin = begin;
+      run.numel = std::min<int64_t>(384, numel - begin);
+      const UpdateResult part = RunUpdate(run);
+      UpdateRun whole = run;
+      whole.rank = -1;
+      const auto cut = [&](const Array& a) { return Part(a, whole); };
+      ExpectSame(part.master, cut(slice.master), "master");
+      ExpectSame(part.moment1, cut(slice.moment1), "moment1");
+      ExpectSame(part.moment2, cut(slice.moment2), "moment2");
+      ExpectSame(part.param, cut(slice.param), "param");
+    }
+  }
+}
+
 TEST(AdamTest, BadOperandsAreNamed) {
   OpCase c;
   c.type = "adamw";
@@ -469,6 +499,10 @@ TEST(AdamTest, BadOperandsAreNamed) {
                    {"segment_need_clip", Ints({1})}});
   EXPECT_THAT(ErrorOf(c), ::testing::HasSubstr("moment2"));
   c.inputs[4].second = {x};
+  EXPECT_EQ(ErrorOf(c), "");
+  c.attrs.Set("slice_begin", 4);
+  EXPECT_THAT(ErrorOf(c), ::testing::HasSubstr("8 elements from 4 on"));
+  c.attrs.Set("slice_numel", 16);
   EXPECT_EQ(ErrorOf(c), "");
   c.attrs.Set("segment_need_clip", std::vector<int64_t>{1, 1});
   EXPECT_THAT(ErrorOf(c), ::testing::HasSubstr("differ in length"));

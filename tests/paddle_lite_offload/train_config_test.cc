@@ -119,8 +119,6 @@ TEST(TrainConfig, RejectsWhatMakesNoSense) {
        "--offload=params"},
       {[](auto& c) { c.offload_activations = "layer0"; }, kLater,
        "--offload_activations"},
-      {[](auto& c) { c.offload_streamed_fraction = "0.3"; }, kLater,
-       "--offload_streamed_fraction"},
       {[](auto& c) { c.resume = "x"; }, kLater, "--resume"},
       {[](auto& c) { c.save_dir = "x"; }, kLater, "--save_dir"},
       {[](auto& c) { c.save_every = 5; }, kLater, "--save_every"},
@@ -210,6 +208,9 @@ TEST(TrainConfig, PipelineNamesEveryChoice) {
   config.offload = "optimizer";
   config.offload_fraction = 0.5;
   const std::string text = DefaultPipeline(MakePipelineOptions(config, 4));
+  config.offload_streamed_fraction = "0.25";
+  EXPECT_THAT(DefaultPipeline(MakePipelineOptions(config, 4)),
+              HasSubstr("fraction=0.5,streamed_fraction=0.25,"));
   for (const char* part :
        {"apply_amp(dtype=bf16)", "recompute(policy=cheap)", "degree=4",
         "steps=3", "clip_gradients(norm=1", "type=adamw,lr=0.001",

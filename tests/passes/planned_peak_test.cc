@@ -56,10 +56,19 @@ TEST_P(PlannedPeakTest, OffloadSavesAllOptimizerState) {
     plan_options.fetches = {program.mean_loss};
     return BuildPlan(program, plan_options).device;
   };
+  const int64_t resident = peak(base).arena_bytes;
+  const double owned = ParameterCount(base) / 2.0;
   const PlacePeak with = peak(offload);
   EXPECT_LT(with.arena_bytes / kMiB, c.peak_mib) << with.peak_op;
-  const double owned = ParameterCount(base) / 2.0;
-  EXPECT_GE(peak(base).arena_bytes - with.arena_bytes, 0.98 * 12 * owned);
+  EXPECT_GE(resident - with.arena_bytes, 0.98 * 12 * owned);
+
+  // Streamed states find room where activations are not.
+  for (double share : {0.4, 1.0}) {
+    options.offload_streamed_fraction = share;
+    const PlacePeak streamed = peak(Train(options, config));
+    EXPECT_LT(streamed.arena_bytes / kMiB, c.peak_mib) << streamed.peak_op;
+    EXPECT_GE(resident - streamed.arena_bytes, 0.98 * 12 * owned) << share;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Gpt, PlannedPeakTest,

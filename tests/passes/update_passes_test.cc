@@ -170,6 +170,98 @@ TEST_F(UpdatePassesTest, TransfersOncePerOwnedParam) {
   }
 }
 
+// M5, for streamed states: 12 bytes each way in 16 bit, nothing else.
+TEST_F(UpdatePassesTest, StreamedStatesTravelOnceUpAndOnceDown) {
+  for (DType dtype : {DType::kFp32, DType::kBf16}) {
+    for (double share : {0.3, 1.0}) {
+      DefaultPipelineOptions options = Options(dtype, 1);
+      options.offload_streamed_fraction = share;
+      options.offload_streamed_chunk = 1024;
+      const Program program = TrainGpt(options);
+      int64_t streamed = 0, host = 0;
+      for (const Bucket& bucket : program.buckets) {
+        const bool on_host =
+            program.FindVar(bucket.name + "@grad@host") != kNoId;
+        (on_host ? host : streamed) += bucket.shard_numel;
+        for (VarId v : {bucket.moment1, bucket.moment2}) {
+          EXPECT_EQ(program.var(v).place, Place::kPinned);
+        }
+      }
+      EXPECT_GT(streamed, 0);
+      EXPECT_EQ(host == 0, share == 1);
+      const int64_t param = SizeOf(dtype);
+      const int64_t states = dtype == DType::kFp32 ? 8 : 12;
+      const auto bytes = [&](std::string_view type) {
+        int64_t sum = 0;
+        for (const Op* op : OpsOf(program, type)) {
+          sum += program.var(op->Out1("out")).bytes();
+        }
+        return sum;
+      };
+      const int64_t record = share == 1 ? 0 : 16 * 4;
+      EXPECT_EQ(bytes("copy_h2d"), states * streamed + param * host);
+      EXPECT_EQ(bytes("copy_d2h"), states * streamed + param * host + record);
+    }
+  }
+}
+
+TEST_F(UpdatePassesTest, StreamedBucketsAlternateWithTheHosts) {
+  DefaultPipelineOptions options = Options(DType::kBf16, 1);
+  const int64_t total = ShardNumel(TrainGpt(options));
+  for (double share : {0.2, 0.5, 0.8}) {
+    options.offload_streamed_fraction = share;
+    const Program program = TrainGpt(options);
+    double all = 0, streamed = 0;
+    int64_t largest = 0;
+    for (const Bucket& bucket : program.buckets) {
+      const auto own = static_cast<double>(bucket.shard_numel);
+      largest = std::max(largest, bucket.shard_numel);
+      all += own;
+      if (program.FindVar(bucket.name + "@grad@host") == kNoId) streamed += own;
+      EXPECT_LE(std::abs(streamed - share * all), largest) << share;
+    }
+    EXPECT_EQ(all, total);
+  }
+}
+
+// The ring: more depth or room never moves what is computed; each slot's first
+// upload starts in backward, and forward waits for each slot's last write-back.
+TEST_F(UpdatePassesTest, StreamedStatesPassThroughSlots) {
+  DefaultPipelineOptions options = Options(DType::kBf16, 1);
+  options.offload_streamed_fraction = 1;
+  options.offload_streamed_chunk = 1024;
+  const Program program = TrainGpt(options);
+  std::map<VarId, std::vector<const Op*>> touching;  // by slot
+  for (const auto& op : program.ops(Section::kUpdate)) {
+    for (const auto* slots : {&op->inputs, &op->outputs}) {
+      for (const Slot& slot : *slots) {
+        for (VarId v : slot.vars) {
+          const VarId storage = program.StorageOf(v);
+          if (program.var(storage).category == MemoryCategory::kCommunication &&
+              program.var(storage).place == Place::kDevice) {
+            touching[storage].push_back(op.get());
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GE(touching.size(), 2u);
+  std::set<OpId> awaited;
+  for (const auto& op : program.ops(Section::kMicro)) {
+    awaited.insert(op->after.begin(), op->after.end());
+  }
+  for (const auto& [slot, ops] : touching) {
+    EXPECT_EQ(ops.front()->type, "copy_h2d");
+    ASSERT_EQ(ops.front()->after.size(), 1u);
+    EXPECT_EQ(program.op(ops.front()->after[0]).section, Section::kMicro);
+    EXPECT_EQ(ops.back()->type, "copy_d2h");
+    EXPECT_TRUE(awaited.count(ops.back()->id) > 0);
+  }
+  for (const Op* op : OpsOf(program, "adamw")) {
+    EXPECT_EQ(op->stream, StreamKind::kComm);
+  }
+}
+
 TEST_F(UpdatePassesTest, AccumulatorsAreFp32Shards) {
   DefaultPipelineOptions options = Options(DType::kBf16, 1);
   const Program once = TrainGpt(options);
