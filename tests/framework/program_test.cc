@@ -89,6 +89,47 @@ TEST(Program, EraseVarRefusesVarsInUse) {
   EXPECT_EQ(program.FindVar("base"), kNoId);
 }
 
+TEST(Program, EraseVarsTakesAllOrNone) {
+  Program program = Chain(1);
+  const VarId base = AddVar(program, "base", {4});
+  const VarId view = AddView(program, "view", {2}, base, 8);
+  const VarId other = AddVar(program, "other", {4});
+  const VarId used = program.GetVar("y0");
+  EXPECT_THROW(program.EraseVars({other, used}), Error);
+  EXPECT_THROW(program.EraseVars({other, base}), Error);
+  EXPECT_TRUE(program.HasVar(other));
+  program.EraseVars({base, other, view});  // referring to each other
+  for (VarId id : {base, view, other}) EXPECT_FALSE(program.HasVar(id));
+  EXPECT_TRUE(program.HasVar(used));
+}
+
+TEST(Program, IndexOfFollowsEdits) {
+  Program program = Chain(6);
+  const auto expect_positions = [&program] {
+    const auto& ops = program.ops(Section::kMicro);
+    for (size_t i = 0; i < ops.size(); ++i) {
+      EXPECT_EQ(program.IndexOf(ops[i]->id), i);
+    }
+  };
+  OpSpec spec;
+  spec.type = program.op(0).type;
+  for (int i = 0; i < 3; ++i) {
+    program.InsertBefore(0, spec);
+    program.InsertAfter(4, spec);
+  }
+  expect_positions();
+  program.EraseOps({0, 1, 2, 5});
+  expect_positions();
+  program.MoveBefore(program.ops(Section::kMicro).back()->id, 3);
+  expect_positions();
+  std::vector<OpId> order;
+  for (const auto& op : program.ops(Section::kMicro)) order.push_back(op->id);
+  std::reverse(order.begin(), order.end());
+  program.Reorder(Section::kMicro, order);
+  expect_positions();
+  EXPECT_EQ(program.Clone().IndexOf(3), program.IndexOf(3));
+}
+
 TEST(Program, ViewsResolveThroughChains) {
   Program program;
   const VarId base = AddVar(program, "base", {64});

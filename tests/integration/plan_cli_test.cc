@@ -51,6 +51,16 @@ TEST(PlanCli, AThousandRanks) {
             2.0 * plan["parameters"].get<double>());
 }
 
+// What grows with the square of the depth would take minutes.
+TEST(PlanCli, AThousandLayers) {
+  const nlohmann::json plan = RunPloJson(
+      {"plan", "--layers=1000", "--hidden=16", "--heads=2", "--world_size=8",
+       "--offload=optimizer", "--accumulate_steps=1000000"});
+  const auto& device = plan["memory"]["device"];
+  EXPECT_LE(device["planned_peak_bytes"].get<double>(),
+            1.02 * device["live_peak_bytes"].get<double>());
+}
+
 TEST(PlanCli, SizesBeyond64BitsAreErrors) {
   const std::vector<std::string> tiny = {"plan", "--heads=2", "--seq_len=1",
                                          "--steps=1", "--vocab_size=4"};
