@@ -1,4 +1,4 @@
-// offload_optimizer(fraction=1, streamed_fraction=0, streamed_chunk=4194304,
+// offload_optimizer(fraction=1, streamed_fraction=0, streamed_chunk=1398016,
 //                   mode=overlap|sync)
 //
 // Moves the optimizer's state of whole buckets to pinned host memory. The last
@@ -9,8 +9,8 @@
 // Of these, buckets with `streamed_fraction` of the bytes are updated on the
 // device, streamed through it in chunks (passes/stream_states.h); the others
 // are updated on the host, as below. The two kinds alternate as evenly as their
-// shares allow, so that both ways of updating are busy from the first bucket to
-// the last.
+// shares allow (framework/plan/update_split.h), so that both ways of updating
+// are busy from the first buckets to the last.
 //
 // Before:
 //   startup: cast(bucket0@shard) -> bucket0@master         (16-bit params)
@@ -57,9 +57,11 @@ namespace plo {
 namespace {
 
 struct OffloadOptions {
-  double fraction = 1;               // of the bytes of optimizer state
-  double streamed_fraction = 0;      // of those
-  int64_t streamed_chunk = 4 << 20;  // elements
+  double fraction = 1;           // of the bytes of optimizer state
+  double streamed_fraction = 0;  // of those
+  // Elements. A slot of 16 MiB fits the gaps that activations leave, and its
+  // copies are long enough for the link.
+  int64_t streamed_chunk = 1398016;
   std::string mode = "overlap";
 };
 

@@ -43,7 +43,7 @@ struct DefaultPipelineOptions {
   bool offload_optimizer = false;
   double offload_fraction = 1;
   double offload_streamed_fraction = 0;      // of what is offloaded
-  int64_t offload_streamed_chunk = 4 << 20;  // elements
+  int64_t offload_streamed_chunk = 1398016;  // elements: slots of 16 MiB
   std::string offload_mode = "overlap";      // or sync
 
   int64_t prefetch_depth = 2;

@@ -30,76 +30,37 @@ bool IsSerial(const Program& program, const std::vector<StagedChunk>& chunks) {
   return !program.op(chunks.front().uploads.front()).after.empty();
 }
 
-// When how many bytes fit below the peak.
-class Room {
- public:
-  Room(const Program& program, DeviceProfile profile)
-      : program_(program), profile_(std::move(profile)) {
-    const std::vector<int64_t>& room = profile_.room;
-    from_ = room;
-    for (size_t e = room.size() - 1; e-- > 0;) {
-      from_[e] = std::min(from_[e], from_[e + 1]);
-    }
-    until_ = room;
-    for (size_t e = 1; e < room.size(); ++e) {
-      until_[e] = std::min(until_[e], until_[e - 1]);
-    }
-  }
-
-  const DeviceProfile& profile() const { return profile_; }
-
-  // The first op of micro after which `bytes` fit to the end of the update.
-  std::optional<size_t> Start(int64_t bytes) const {
-    std::optional<size_t> start;
-    for (size_t i = profile_.micro_count; i-- > 0;) {
-      if (from_[2 * i + 1] < bytes) break;
-      if (RunsInLastMicro(i)) start = i;
-    }
-    return start;
-  }
-  // The last op of micro before which `bytes` fit from the start of the step.
-  std::optional<size_t> End(int64_t bytes) const {
-    std::optional<size_t> end;
-    for (size_t i = 1; i < profile_.micro_count; ++i) {
-      if (until_[2 * i - 1] < bytes) break;
-      if (profile_.ops[i] != kNoId) end = i;
-    }
-    return end;
-  }
-  size_t LastOfMicro() const {
-    size_t last = profile_.micro_count - 1;
-    while (last > 0 && !RunsInLastMicro(last)) --last;
-    return last;
-  }
-
- private:
-  bool RunsInLastMicro(size_t i) const {
-    const OpId id = profile_.ops[i];
-    return id != kNoId && !program_.op(id).first_micro_only;
-  }
-
-  const Program& program_;
-  const DeviceProfile profile_;
-  std::vector<int64_t> from_, until_;  // by event: least room from, until then
-};
+// More are not needed to keep the link busy.
+constexpr size_t kMostSlots = 256;
 
 class RingPlanner {
  public:
   RingPlanner(const Program& program, const std::vector<StagedChunk>& chunks)
-      : chunks_(chunks), room_(program, Profile(program, chunks)) {
-    const DeviceProfile& profile = room_.profile();
+      : program_(program), chunks_(chunks), profile_(Profile(program, chunks)) {
     std::unordered_map<VarId, size_t> readers;
-    for (size_t i = 0; i < profile.micro_count; ++i) {
-      if (profile.ops[i] == kNoId) continue;
-      for (const Slot& slot : program.op(profile.ops[i]).inputs) {
+    for (size_t i = 0; i < profile_.micro_count; ++i) {
+      if (profile_.ops[i] == kNoId) continue;
+      for (const Slot& slot : program.op(profile_.ops[i]).inputs) {
         for (VarId v : slot.vars) readers.emplace(program.StorageOf(v), i);
       }
     }
     for (const StagedChunk& chunk : chunks) {
       const auto it = readers.find(chunk.param);
       first_reader_.push_back(it == readers.end() ? 0 : it->second);
-      slot_bytes_ = std::max(slot_bytes_, program.var(chunk.storage).bytes());
     }
+  }
+
+  // How many windows there were room for.
+  size_t size() const { return profile_.windows.size(); }
+
+  // Leaves out the windows of these slots of the last plan.
+  void Drop(const std::vector<size_t>& windows) {
+    std::unordered_set<size_t> dropped(windows.begin(), windows.end());
+    std::vector<RoomWindow> kept;
+    for (size_t i = 0; i < profile_.windows.size(); ++i) {
+      if (dropped.count(i) == 0) kept.push_back(profile_.windows[i]);
+    }
+    profile_.windows = std::move(kept);
   }
 
   std::vector<StagingSlot> Run(size_t depth) {
@@ -117,8 +78,9 @@ class RingPlanner {
       slots[best].chunks.push_back(k);
       last_chunk[best] = k;
     }
-    const std::vector<OpId>& ops = room_.profile().ops;
+    const std::vector<OpId>& ops = profile_.ops;
     for (size_t i = 0; i < slots.size(); ++i) {
+      slots[i].window = i;
       slots[i].starts_after = ops[windows_[i].start];
       slots[i].gone_before = ops[windows_[i].end];
     }
@@ -127,46 +89,50 @@ class RingPlanner {
   }
 
  private:
-  // Positions in the profile.
-  struct Window {
-    size_t start = 0;
-    size_t end = 0;
-  };
-
   static DeviceProfile Profile(const Program& program,
                                const std::vector<StagedChunk>& chunks) {
     std::unordered_set<VarId> staging;
-    for (const StagedChunk& chunk : chunks) staging.insert(chunk.storage);
-    return ProfileDevice(program, staging);
+    int64_t slot_bytes = 0;
+    for (const StagedChunk& chunk : chunks) {
+      staging.insert(chunk.storage);
+      slot_bytes = std::max(slot_bytes, program.var(chunk.storage).bytes());
+    }
+    return ProfileDevice(program, staging, slot_bytes,
+                         std::min(chunks.size(), kMostSlots));
   }
 
   void MakeSlots(size_t depth) {
-    for (size_t i = 0; i < chunks_.size(); ++i) {
-      const int64_t bytes = static_cast<int64_t>(i + 1) * slot_bytes_;
-      const std::optional<size_t> start = room_.Start(bytes);
-      const std::optional<size_t> end = room_.End(bytes);
-      if ((!start || !end) && i >= depth) return;
-      // A ring that finds no room is as short-lived as costs no time.
-      windows_.push_back(
-          {start.value_or(room_.LastOfMicro()), end.value_or(FirstEnd())});
+    // Uploads are issued in this order.
+    std::stable_sort(profile_.windows.begin(), profile_.windows.end(),
+                     [](const RoomWindow& a, const RoomWindow& b) {
+                       return a.start < b.start;
+                     });
+    windows_ = profile_.windows;
+    // A ring that finds no room is as short-lived as costs no time.
+    while (windows_.size() < std::min(depth, chunks_.size())) {
+      windows_.push_back({LastOfMicro(), FirstEnd()});
     }
   }
 
+  size_t LastOfMicro() const {
+    size_t last = profile_.micro_count - 1;
+    while (last > 0 && !profile_.RunsInLastMicro(program_, last)) --last;
+    return last;
+  }
   // Where forward waits for the last update anyway.
   size_t FirstEnd() const {
     const size_t last =
         *std::max_element(first_reader_.begin(), first_reader_.end());
     size_t end = std::max<size_t>(last, 1);
-    const DeviceProfile& profile = room_.profile();
-    while (end + 1 < profile.micro_count && profile.ops[end] == kNoId) ++end;
+    while (end + 1 < profile_.micro_count && profile_.ops[end] == kNoId) ++end;
     return end;
   }
 
+  const Program& program_;
   const std::vector<StagedChunk>& chunks_;
-  const Room room_;
+  DeviceProfile profile_;
   std::vector<size_t> first_reader_;  // by chunk: of its params
-  int64_t slot_bytes_ = 0;
-  std::vector<Window> windows_;  // by slot; each within the one before
+  std::vector<RoomWindow> windows_;   // by slot
 };
 
 }  // namespace
@@ -206,21 +172,10 @@ std::vector<StagedChunk> CollectStagedChunks(const Program& program) {
   return chunks;
 }
 
-std::vector<StagingSlot> PlanStagingRing(const Program& program,
-                                         const std::vector<StagedChunk>& chunks,
-                                         int64_t depth) {
-  if (IsSerial(program, chunks)) {
-    StagingSlot only;
-    for (size_t k = 0; k < chunks.size(); ++k) only.chunks.push_back(k);
-    return {only};
-  }
-  return RingPlanner(program, chunks).Run(static_cast<size_t>(depth));
-}
-
 namespace {
 
-void ShareSlot(Program& program, const std::vector<StagedChunk>& chunks,
-               const StagingSlot& slot) {
+VarId ShareSlot(Program& program, const std::vector<StagedChunk>& chunks,
+                const StagingSlot& slot) {
   int64_t bytes = 0;
   for (size_t k : slot.chunks) {
     bytes = std::max(bytes, program.var(chunks[k].storage).bytes());
@@ -232,8 +187,8 @@ void ShareSlot(Program& program, const std::vector<StagedChunk>& chunks,
     for (VarId view : chunks[k].views) {
       program.mutable_var(view).view_of = shared;
     }
-    program.EraseVar(chunks[k].storage);
   }
+  return shared;
 }
 
 // Uploads go to the front of the section, or behind the last op of the chunk
@@ -267,19 +222,61 @@ void MoveUploads(Program& program, const std::vector<StagedChunk>& chunks,
   program.Reorder(Section::kUpdate, order);
 }
 
-}  // namespace
-
-void ApplyStagingRing(Program& program, const std::vector<StagedChunk>& chunks,
-                      const std::vector<StagingSlot>& slots) {
+// Returns the vars of the slots.
+std::vector<VarId> Apply(Program& program,
+                         const std::vector<StagedChunk>& chunks,
+                         const std::vector<StagingSlot>& slots) {
   const bool serial = IsSerial(program, chunks);
-  for (const StagingSlot& slot : slots) ShareSlot(program, chunks, slot);
-  if (serial) return;
+  std::vector<VarId> vars;
+  for (const StagingSlot& slot : slots) {
+    vars.push_back(ShareSlot(program, chunks, slot));
+  }
+  std::vector<VarId> storages;
+  for (const StagedChunk& chunk : chunks) storages.push_back(chunk.storage);
+  program.EraseVars(storages);
+  if (serial) return vars;
   MoveUploads(program, chunks, slots);
   for (const StagingSlot& slot : slots) {
     AddAfter(program, chunks[slot.chunks.front()].uploads.front(),
              slot.starts_after);
     AddAfter(program, slot.gone_before, chunks[slot.chunks.back()].last);
   }
+  return vars;
+}
+
+}  // namespace
+
+std::vector<StagingSlot> PlanStagingRing(const Program& program,
+                                         const std::vector<StagedChunk>& chunks,
+                                         int64_t depth) {
+  if (IsSerial(program, chunks)) {
+    StagingSlot only;
+    for (size_t k = 0; k < chunks.size(); ++k) only.chunks.push_back(k);
+    return {only};
+  }
+  // The ring's own edges change lifetimes a little, and with them the holes.
+  constexpr int kMostRounds = 5;
+  RingPlanner planner(program, chunks);
+  std::vector<StagingSlot> slots;
+  for (int round = 0; round < kMostRounds; ++round) {
+    slots = planner.Run(static_cast<size_t>(depth));
+    Program trial = program.Clone();
+    const std::vector<VarId> vars = Apply(trial, chunks, slots);
+    const std::unordered_set<VarId> homeless = TempsWithoutRoom(trial);
+    std::vector<size_t> dropped;
+    for (size_t i = 0; i < slots.size(); ++i) {
+      if (homeless.count(vars[i]) > 0) dropped.push_back(slots[i].window);
+    }
+    const size_t before = planner.size();
+    planner.Drop(dropped);
+    if (planner.size() == before) break;
+  }
+  return slots;
+}
+
+void ApplyStagingRing(Program& program, const std::vector<StagedChunk>& chunks,
+                      const std::vector<StagingSlot>& slots) {
+  Apply(program, chunks, slots);
 }
 
 }  // namespace plo

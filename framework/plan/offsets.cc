@@ -4,14 +4,13 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <tuple>
+
+#include "framework/plan/holes.h"
 
 namespace plo::planning {
 namespace {
-
-int64_t Align(int64_t bytes) {
-  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
-}
 
 int64_t Lifetime(const PackItem& item) {
   int64_t length = 0;
@@ -58,7 +57,7 @@ class Placer {
   void Place(size_t index) {
     const PackItem& item = items_[index];
     if (item.bytes == 0 || item.live.empty()) return;
-    const int64_t need = Align(item.bytes);
+    const int64_t need = AlignArena(item.bytes);
     int64_t best = -1;
     int64_t best_gap = std::numeric_limits<int64_t>::max();
     int64_t top = 0;  // end of the neighbours below
@@ -71,10 +70,16 @@ class Placer {
       }
       top = std::max(top, other->end);
     }
-    const int64_t offset = best >= 0 ? best : top;
+    PlaceAt(index, best >= 0 ? best : top);
+  }
+
+  void PlaceAt(size_t index, int64_t offset) {
+    const PackItem& item = items_[index];
+    if (item.bytes == 0 || item.live.empty()) return;
     packing_.offsets[index] = offset;
     packing_.end = std::max(packing_.end, offset + item.bytes);
-    Insert({offset, offset + need, PartsOf(item)}, Hull(item));
+    Insert({offset, offset + AlignArena(item.bytes), PartsOf(item)},
+           Hull(item));
   }
 
   const Packing& packing() const { return packing_; }
@@ -223,7 +228,7 @@ int64_t PackingLowerBound(const std::vector<PackItem>& items) {
   std::vector<std::pair<int32_t, int64_t>> changes;
   int64_t largest_padding = 0;
   for (const PackItem& item : items) {
-    const int64_t bytes = Align(item.bytes);
+    const int64_t bytes = AlignArena(item.bytes);
     largest_padding = std::max(largest_padding, bytes - item.bytes);
     for (const LiveRange& range : item.live) {
       changes.emplace_back(range.begin, bytes);
@@ -239,7 +244,9 @@ int64_t PackingLowerBound(const std::vector<PackItem>& items) {
   return std::max<int64_t>(most - largest_padding, 0);
 }
 
-Packing Pack(const std::vector<PackItem>& items, int64_t slack) {
+namespace {
+
+Packing PackFirm(const std::vector<PackItem>& items, int64_t slack) {
   const auto by_size = [](const PackItem& i) {
     return Key(-i.bytes, -Lifetime(i), i.live[0].begin);
   };
@@ -294,8 +301,75 @@ Packing Pack(const std::vector<PackItem>& items, int64_t slack) {
   return best;
 }
 
-void AssignOffsets(Plan& plan) {
+// Adds the fillers to a packing of all others. Those with the least choice come
+// first; one without a hole goes where there is a gap, or on top.
+Packing AddFillers(const std::vector<PackItem>& items, const Packing& firm,
+                   const std::vector<size_t>& fillers) {
+  std::vector<PackItem> others = items;
+  for (size_t i : fillers) others[i].live.clear();
+  Holes holes(others, firm);
+  Placer placer(items, Gap::kSmallest);
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (!others[i].live.empty()) placer.PlaceAt(i, firm.offsets[i]);
+  }
+  std::vector<size_t> homeless;
+  for (size_t i : fillers) {
+    const PackItem& item = items[i];
+    const std::optional<Hole> hole = holes.Longest(item.bytes, item.live);
+    if (!hole) {
+      homeless.push_back(i);
+      continue;
+    }
+    holes.Fill(*hole, item.bytes);
+    placer.PlaceAt(i, hole->offset);
+  }
+  for (size_t i : homeless) placer.Place(i);
+  Packing packing = placer.packing();
+  packing.homeless = std::move(homeless);
+  return packing;
+}
+
+}  // namespace
+
+Packing Pack(const std::vector<PackItem>& items, int64_t slack) {
+  std::vector<size_t> fillers;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].filler && !items[i].live.empty()) fillers.push_back(i);
+  }
+  if (fillers.empty()) return PackFirm(items, slack);
+  std::stable_sort(fillers.begin(), fillers.end(), [&](size_t a, size_t b) {
+    return Lifetime(items[a]) > Lifetime(items[b]);
+  });
+  std::vector<PackItem> firm;
+  for (const PackItem& item : items) {
+    firm.push_back(item.filler ? PackItem{} : item);
+  }
+  return AddFillers(items, PackFirm(firm, slack), fillers);
+}
+
+TempArea PackTemps(const Plan& plan, Place place, int graph,
+                   int64_t persistent) {
   constexpr int64_t kFewPages = 16 << 10;  // not worth a search
+  TempArea area;
+  for (size_t i = 0; i < plan.storages.size(); ++i) {
+    const Storage& storage = plan.storages[i];
+    if (storage.place != place || storage.persistent ||
+        storage.graph != graph) {
+      continue;
+    }
+    area.members.push_back(i);
+    area.items.push_back({storage.bytes, storage.live,
+                          storage.category == MemoryCategory::kCommunication});
+  }
+  area.packing = Pack(area.items, std::max(persistent / 100, kFewPages));
+  return area;
+}
+
+void AssignOffsets(Plan& plan) {
+  // Operands of one update that lie a multiple of 128 MiB apart were seen to
+  // take the same banks of host memory, and three times as long.
+  constexpr int64_t kCollision = 64 << 20;
+  constexpr int64_t kStagger = 64 << 10;
   for (Place place : {Place::kDevice, Place::kPinned}) {
     int64_t next = 0;
     int64_t arena_end = 0;
@@ -303,27 +377,20 @@ void AssignOffsets(Plan& plan) {
       if (storage.place != place || !storage.persistent) continue;
       storage.offset = next;
       if (storage.bytes > 0) arena_end = next + storage.bytes;
-      next += Align(storage.bytes);
+      next += AlignArena(storage.bytes);
+      if (place == Place::kPinned && storage.bytes > 0 &&
+          storage.bytes % kCollision == 0) {
+        next += kStagger;
+      }
     }
     for (int graph = kStartupGraph;
          graph < static_cast<int>(plan.graphs.size()); ++graph) {
-      std::vector<size_t> members;
-      std::vector<PackItem> items;
-      for (size_t i = 0; i < plan.storages.size(); ++i) {
-        const Storage& storage = plan.storages[i];
-        if (storage.place != place || storage.persistent ||
-            storage.graph != graph) {
-          continue;
-        }
-        members.push_back(i);
-        items.push_back({storage.bytes, storage.live});
+      const TempArea area = PackTemps(plan, place, graph, next);
+      for (size_t i = 0; i < area.members.size(); ++i) {
+        plan.storages[area.members[i]].offset = next + area.packing.offsets[i];
       }
-      const Packing packing = Pack(items, std::max(next / 100, kFewPages));
-      for (size_t i = 0; i < members.size(); ++i) {
-        plan.storages[members[i]].offset = next + packing.offsets[i];
-      }
-      if (packing.end > 0) {
-        arena_end = std::max(arena_end, next + packing.end);
+      if (area.packing.end > 0) {
+        arena_end = std::max(arena_end, next + area.packing.end);
       }
     }
     (place == Place::kDevice ? plan.device : plan.pinned).arena_bytes =

@@ -1,4 +1,4 @@
-// How full the device is over a step, before anything has an address.
+// Where in a step there is room on the device, before anything has an address.
 #ifndef PLO_FRAMEWORK_PLAN_PROFILE_H_
 #define PLO_FRAMEWORK_PLAN_PROFILE_H_
 
@@ -10,21 +10,40 @@
 
 namespace plo {
 
-// Along the compute axis of the training graph; see the Note in plan.h.
+// Free from the completion of the op at `start` in one step up to the start of
+// the op at `end` in the next.
+struct RoomWindow {
+  size_t start = 0;  // positions in DeviceProfile::ops, both of micro
+  size_t end = 0;
+};
+
 struct DeviceProfile {
   // Ops of the compute stream, micro then update; kNoId for feeds.
   std::vector<OpId> ops;
   size_t micro_count = 0;  // ops[0, micro_count) are micro
-  // By event: bytes free below the peak. Events 2i and 2i + 1 are the start and
-  // the completion of ops[i].
-  std::vector<int64_t> room;
+  // Of equal slots that the plan will find bytes for without a higher peak. All
+  // start in the last micro-step.
+  std::vector<RoomWindow> windows;
+
+  bool RunsInLastMicro(const Program& program, size_t position) const {
+    return ops[position] != kNoId &&
+           !program.op(ops[position]).first_micro_only;
+  }
 };
 
-// Leaves out the temps whose storage is in `excluded`. The room is what there
-// is on any kind of device, whose kernels differ in their workspaces.
+// Looks for up to `most` slots of `slot_bytes` whose windows hold the whole
+// update, in what all temps but those of the `excluded` storages leave. The
+// windows are those on any kind of device, whose kernels differ in their
+// workspaces.
 DeviceProfile ProfileDevice(const Program& program,
                             const std::unordered_set<VarId>& excluded,
+                            int64_t slot_bytes, size_t most,
                             const OpRegistry& registry = OpRegistry::Global());
+
+// Temps of category communication for which the plan of some kind of device
+// will find no hole that the others leave.
+std::unordered_set<VarId> TempsWithoutRoom(
+    const Program& program, const OpRegistry& registry = OpRegistry::Global());
 
 }  // namespace plo
 

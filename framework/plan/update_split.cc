@@ -19,12 +19,21 @@ double UpdateSeconds(double host, double streamed, const UpdateTraffic& traffic,
 
 std::vector<bool> SplitUpdates(const std::vector<int64_t>& bytes,
                                double fraction) {
+  double rest = 0;
+  for (int64_t part : bytes) rest += static_cast<double>(part);
+  double quota = fraction * rest;
   std::vector<bool> streams;
   double all = 0, streamed = 0;
   for (int64_t part : bytes) {
     const auto own = static_cast<double>(part);
+    if (streams.empty() && own <= quota) {
+      quota -= own;
+      rest -= own;
+      streams.push_back(true);
+      continue;
+    }
     all += own;
-    streams.push_back(streamed + own / 2 < fraction * all);
+    streams.push_back((streamed + own / 2) * rest < quota * all);
     if (streams.back()) streamed += own;
   }
   return streams;

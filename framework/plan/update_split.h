@@ -9,9 +9,11 @@
 
 namespace plo {
 
-// True for the parts to stream through the device: at every point of the list
-// their bytes come as near to `fraction` of all bytes so far as whole parts
-// can.
+// True for the parts to stream through the device: whole parts whose bytes come
+// near to `fraction` of all, alternating with the others as evenly as they can.
+// The first part, which the next forward needs at once, is among them if the
+// fraction has room for it: its states are on the device before the gradients
+// are, where the host could only begin.
 std::vector<bool> SplitUpdates(const std::vector<int64_t>& bytes,
                                double fraction);
 

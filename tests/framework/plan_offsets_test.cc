@@ -154,5 +154,28 @@ TEST(PackTest, NestedLifetimesPackTightly) {
             1.01 * static_cast<double>(bound));
 }
 
+// The arrays of one update, a large power of two apart, would take the same
+// banks of host memory.
+TEST(AssignOffsetsTest, PinnedStatesAreStaggered) {
+  constexpr int64_t kLarge = 128 << 20;
+  Plan plan;
+  for (Place place : {Place::kDevice, Place::kPinned}) {
+    for (int i = 0; i < 3; ++i) {
+      Storage storage;
+      storage.place = place;
+      storage.bytes = kLarge;
+      storage.persistent = true;
+      plan.storages.push_back(storage);
+    }
+  }
+  plan.graphs.emplace_back();
+  AssignOffsets(plan);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(plan.storages[i].offset, i * kLarge);
+    EXPECT_EQ(plan.storages[3 + i].offset, i * (kLarge + (64 << 10)));
+  }
+  EXPECT_EQ(plan.pinned.arena_bytes, 3 * kLarge + 2 * (64 << 10));
+}
+
 }  // namespace
 }  // namespace plo::planning

@@ -64,7 +64,7 @@ struct Result {
   std::vector<Bytes> states;  // by rank, after the last step
 };
 
-Result Run(Job job) {
+Result RunRanks(Job job) {
   Result result;
   result.states.resize(job.pipeline.sharding_degree);
   job.inspect = [&](int step, int rank, Engine& engine) {
@@ -110,22 +110,22 @@ class SameStates : public StreamRunTest,
 
 TEST_P(SameStates, WhateverShareIsStreamed) {
   Job job = MakeJob(GetParam());
-  const Result resident = Run(job);
+  const Result resident = RunRanks(job);
   job.pipeline.offload_optimizer = true;
   for (double share : {0.0, 0.3, 1.0}) {
     job.pipeline.offload_streamed_fraction = share;
-    const Result result = Run(job);
+    const Result result = RunRanks(job);
     const std::string what = StrCat("streamed share ", share);
     // fp32: the masters of resident and streamed states are slices of params,
     // which the host's are not, but the bytes are the same.
     ExpectSame(result, resident, what);
   }
   job.pipeline.offload_mode = "sync";
-  ExpectSame(Run(job), resident, "sync");
+  ExpectSame(RunRanks(job), resident, "sync");
   job.pipeline.offload_mode = "overlap";
   job.pipeline.offload_fraction = 0.6;
   job.pipeline.offload_streamed_fraction = 0.5;
-  ExpectSame(Run(job), resident, "three placements");
+  ExpectSame(RunRanks(job), resident, "three placements");
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -149,10 +149,10 @@ TEST_F(StreamRunTest, OtherOptimizersAndClipModesKeepTheBitsToo) {
       job.optimizer = optimizer;
       job.pipeline.clip_mode = mode;
       job.pipeline.clip_norm = 0.01;
-      const Result base = Run(job);
+      const Result base = RunRanks(job);
       job.pipeline.offload_optimizer = true;
       job.pipeline.offload_streamed_fraction = 1;
-      ExpectSame(Run(job), base, StrCat(mode, optimizer.type));
+      ExpectSame(RunRanks(job), base, StrCat(mode, optimizer.type));
     }
   }
 }
@@ -164,16 +164,16 @@ TEST_F(StreamRunTest, DepthAndDelaysChangeNoBit) {
     Job job = MakeJob({"", SmallGpt, DType::kBf16, 2, 2, accumulate_steps});
     job.pipeline.offload_optimizer = true;
     job.pipeline.offload_streamed_fraction = 0.6;
-    const Result base = Run(job);
+    const Result base = RunRanks(job);
     for (int64_t depth : {1, 5}) {
       job.pipeline.prefetch_depth = depth;
-      ExpectSame(Run(job), base, StrCat("depth ", depth));
+      ExpectSame(RunRanks(job), base, StrCat("depth ", depth));
     }
     for (int slow = 0; slow < kStreamCount; ++slow) {
       job.delay_us = [slow](StreamKind stream, OpId op) {
         return static_cast<int>(stream) == slow ? 200 + op % 7 * 50 : 0;
       };
-      ExpectSame(Run(job), base, StrCat("slow stream ", slow));
+      ExpectSame(RunRanks(job), base, StrCat("slow stream ", slow));
     }
   }
 }
