@@ -54,9 +54,13 @@ class Streamer {
   }
 
  private:
-  // As few chunks as the limit allows, of about one size.
+  // As few chunks as the limit allows, of about one size, but four where that
+  // leaves copies long enough: slots of small models have to fit small gaps.
   int64_t EvenChunk(int64_t numel) const {
-    const int64_t chunks = (numel + options_.chunk - 1) / options_.chunk;
+    constexpr int64_t kFew = 4, kLongEnough = 16 << 10;
+    const int64_t chunks =
+        std::max({(numel + options_.chunk - 1) / options_.chunk,
+                  std::min(kFew, numel / kLongEnough), int64_t{1}});
     const int64_t lines = (numel + kChunkAlignment - 1) / kChunkAlignment;
     return (lines + chunks - 1) / chunks * kChunkAlignment;
   }

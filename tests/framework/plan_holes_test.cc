@@ -61,7 +61,7 @@ TEST(HolesTest, FillersTakeHolesAndDoNotRaiseThePacking) {
 
 TEST(HolesTest, AFillerWithoutAHoleIsNamedAndGoesOnTop) {
   std::vector<PackItem> items = Layers();
-  items.push_back({kBlock, {{0, 2}, {5, 8}}, /*filler=*/true});
+  items.push_back({kBlock, {{0, 3}, {4, 8}}, /*filler=*/true});
   const Packing packing = Pack(items);
   EXPECT_EQ(packing.homeless, std::vector<size_t>{4});
   EXPECT_EQ(packing.end, 5 * kBlock);
