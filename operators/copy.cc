@@ -1,4 +1,6 @@
-// copy_d2h, copy_h2d: between device and pinned host memory.
+// copy_d2h, copy_h2d: between device and pinned host memory. out[i] becomes a
+// copy of x[i]. Several vars go in one launch: what a stream may have pending
+// is limited.
 #include <cstring>
 
 #include "framework/ir/op_registry.h"
@@ -8,21 +10,30 @@
 namespace plo {
 namespace {
 
-void InferCopy(InferContext& ctx) { SetLike(ctx, "out", "x"); }
+void InferCopy(InferContext& ctx) {
+  const int count = ctx.Count("x");
+  const auto targets = static_cast<int>(ctx.op().Out("out").size());
+  ctx.Require(targets == count, "copies ", count, " vars to ", targets);
+  for (int i = 0; i < count; ++i) {
+    ctx.Set("out", ctx.dtype("x", i), ctx.shape("x", i), i);
+  }
+}
 
 void CopyKernel(KernelContext& ctx) {
-  const Tensor& x = ctx.In("x");
-  const Tensor& out = ctx.Out("out");
-  const int64_t bytes = x.numel * SizeOf(x.dtype);
-  if (bytes > 0) std::memcpy(out.data, x.data, static_cast<size_t>(bytes));
+  for (int i = 0; i < ctx.InCount("x"); ++i) {
+    const Tensor& x = ctx.In("x", i);
+    const int64_t bytes = x.numel * SizeOf(x.dtype);
+    if (bytes == 0) continue;
+    std::memcpy(ctx.Out("out", i).data, x.data, static_cast<size_t>(bytes));
+  }
 }
 
 void RegisterOne(OpRegistry& ops, KernelRegistry& kernels, const char* type,
                  StreamKind stream) {
   OpSchema schema;
   schema.type = type;
-  schema.inputs = {{"x"}};
-  schema.outputs = {{"out"}};
+  schema.inputs = {{"x", /*optional=*/false, /*variadic=*/true}};
+  schema.outputs = {{"out", /*optional=*/false, /*variadic=*/true}};
   schema.infer = InferCopy;
   schema.stream = stream;
   schema.where = OpSchema::Where::kCopy;

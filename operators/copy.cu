@@ -4,14 +4,57 @@
 namespace plo {
 namespace {
 
+int64_t Bytes(const Tensor& x) { return x.numel * SizeOf(x.dtype); }
+
+const std::byte* At(const Tensor& x) {
+  return static_cast<const std::byte*>(x.data);
+}
+
+// Vars of one size at equal distances, as the states of a bucket are, are the
+// rows of one copy.
+bool IsGrid(const KernelContext& context, int count, int64_t from_pitch,
+            int64_t to_pitch) {
+  constexpr int64_t kMostPitch = (int64_t{1} << 31) - 1;
+  const int64_t bytes = Bytes(context.In("x"));
+  for (int64_t pitch : {from_pitch, to_pitch}) {
+    if (pitch < bytes || pitch > kMostPitch) return false;
+  }
+  for (int i = 1; i < count; ++i) {
+    if (Bytes(context.In("x", i)) != bytes ||
+        At(context.In("x", i)) != At(context.In("x")) + i * from_pitch ||
+        At(context.Out("out", i)) != At(context.Out("out")) + i * to_pitch) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void CopyKernel(KernelContext& context) {
+  const cudaStream_t stream = StreamOf(context);
+  const int count = context.InCount("x");
   const Tensor& x = context.In("x");
   const Tensor& out = context.Out("out");
-  const int64_t bytes = x.numel * SizeOf(x.dtype);
-  if (bytes == 0) return;
-  CheckCuda(cudaMemcpyAsync(out.data, x.data, static_cast<size_t>(bytes),
-                            cudaMemcpyDefault, StreamOf(context)),
-            "cudaMemcpyAsync");
+  if (count > 1 && Bytes(x) > 0) {
+    const int64_t from_pitch = At(context.In("x", 1)) - At(x);
+    const int64_t to_pitch = At(context.Out("out", 1)) - At(out);
+    if (IsGrid(context, count, from_pitch, to_pitch)) {
+      CheckCuda(cudaMemcpy2DAsync(out.data, static_cast<size_t>(to_pitch),
+                                  x.data, static_cast<size_t>(from_pitch),
+                                  static_cast<size_t>(Bytes(x)),
+                                  static_cast<size_t>(count), cudaMemcpyDefault,
+                                  stream),
+                "cudaMemcpy2DAsync");
+      return;
+    }
+  }
+  for (int i = 0; i < count; ++i) {
+    const int64_t bytes = Bytes(context.In("x", i));
+    if (bytes == 0) continue;
+    CheckCuda(
+        cudaMemcpyAsync(context.Out("out", i).data, context.In("x", i).data,
+                        static_cast<size_t>(bytes), cudaMemcpyDefault, stream),
+        "cudaMemcpyAsync");
+  }
 }
 
 }  // namespace

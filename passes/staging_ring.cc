@@ -145,7 +145,7 @@ std::vector<StagedChunk> CollectStagedChunks(const Program& program) {
     // An earlier run has scheduled it.
     if (upload && op->stream != StreamKind::kCompute) continue;
     if (upload) {
-      const VarId storage = program.StorageOf(op->Out1("out"));
+      const VarId storage = program.StorageOf(op->Out("out").front());
       if (!IsStaging(program.var(storage))) continue;
       if (index.emplace(storage, chunks.size()).second) {
         chunks.emplace_back().storage = storage;

@@ -11,11 +11,11 @@ namespace {
 
 constexpr int64_t kChunkAlignment = 128;  // elements
 
-OpSpec Copy(const char* type, VarId from, VarId to) {
+OpSpec Copy(const char* type, std::vector<VarId> from, std::vector<VarId> to) {
   OpSpec spec;
   spec.type = type;
-  spec.inputs = {{"x", {from}}};
-  spec.outputs = {{"out", {to}}};
+  spec.inputs = {{"x", std::move(from)}};
+  spec.outputs = {{"out", std::move(to)}};
   spec.role = Role::kUpdate;
   return spec;
 }
@@ -72,7 +72,7 @@ class Streamer {
                                master.shape, MemoryCategory::kCommunication);
     program_.mutable_op(options_.master_init).SetOut("out", {init});
     program_.InvalidateIndex();
-    OpSpec copy = Copy("copy_d2h", init, bucket_.master);
+    OpSpec copy = Copy("copy_d2h", {init}, {bucket_.master});
     copy.role = Role::kForward;
     program_.InsertAfter(options_.master_init, std::move(copy));
   }
@@ -91,25 +91,23 @@ class Streamer {
                 {numel * static_cast<int64_t>(states_.size())},
                 MemoryCategory::kCommunication);
     OpSpec update = UpdateSpec(begin, numel);
-    std::vector<OpSpec> uploads, downloads;
+    std::vector<VarId> pinned, device;
     int64_t offset = 0;
     for (const State& state : states_) {
-      const VarId pinned = Part(state.pinned, begin, numel);
-      const VarId device =
-          AddView(program_, program_.var(state.pinned).name + "@device",
-                  staging, DType::kFp32, {numel}, offset, 0);
+      pinned.push_back(Part(state.pinned, begin, numel));
+      device.push_back(AddView(program_,
+                               program_.var(state.pinned).name + "@device",
+                               staging, DType::kFp32, {numel}, offset, 0));
       offset += numel * SizeOf(DType::kFp32);
-      uploads.push_back(Copy("copy_h2d", pinned, device));
-      downloads.push_back(Copy("copy_d2h", device, pinned));
-      Bind(update.inputs, state.slot, device);
-      Bind(update.outputs, state.slot, device);
+      Bind(update.inputs, state.slot, device.back());
+      Bind(update.outputs, state.slot, device.back());
     }
     const auto append = [this](OpSpec spec) {
       ops_.push_back(program_.Append(Section::kUpdate, std::move(spec)).id);
     };
-    for (OpSpec& upload : uploads) append(std::move(upload));
+    append(Copy("copy_h2d", pinned, device));
     append(std::move(update));
-    for (OpSpec& download : downloads) append(std::move(download));
+    append(Copy("copy_d2h", device, pinned));
   }
 
   // The optimizer op for one chunk, with the states still to bind.

@@ -26,7 +26,7 @@ struct StreamStatesOptions {
 //   startup: cast(bucket0@shard) -> bucket0@master@init
 //            copy_d2h(bucket0@master@init) -> bucket0@master
 //   update, for each chunk, with its part of every var:
-//            copy_h2d(master), copy_h2d(moment1), copy_h2d(moment2)
+//            copy_h2d(master, moment1, moment2)
 //                -> views of bucket0@states, a temp of the chunk
 //            adamw(final_grad, step_record, these) -> these, bucket0@shard
 //            copy_d2h(these) -> master, moment1, moment2

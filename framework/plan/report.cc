@@ -161,19 +161,14 @@ void ReportTransfers(const Program& program, const OpRegistry& registry,
                   plan.collective_bytes_per_step);
     }
     if (schema.where != OpSchema::Where::kCopy) continue;
-    for (const Operand& from : launch.operands) {
-      for (const Operand& to : launch.operands) {
-        if (!from.read || !to.write) continue;
-        const Place src = plan.storages[from.storage].place;
-        const Place dst = plan.storages[to.storage].place;
-        if (src == dst) continue;
-        if (src == Place::kDevice) {
-          AddTransfer(times, to.bytes, "the bytes to the host per step",
-                      plan.d2h_bytes_per_step);
-        } else {
-          AddTransfer(times, to.bytes, "the bytes to the device per step",
-                      plan.h2d_bytes_per_step);
-        }
+    for (const Operand& to : launch.operands) {
+      if (!to.write) continue;
+      if (plan.storages[to.storage].place == Place::kPinned) {
+        AddTransfer(times, to.bytes, "the bytes to the host per step",
+                    plan.d2h_bytes_per_step);
+      } else {
+        AddTransfer(times, to.bytes, "the bytes to the device per step",
+                    plan.h2d_bytes_per_step);
       }
     }
   }
