@@ -40,7 +40,8 @@ double FastestStreamedFraction(const TrainConfig& config,
   traffic.host_update = 2 * (4 + moments) + grad + (wide ? 0 : param);
   traffic.param = param;
   traffic.streamed = moments + (wide ? 0 : 4);
-  return BestStreamedFraction(OwnedElements(config, pipeline), traffic, *rates);
+  return BestStreamedFraction(OwnedElements(config, pipeline), traffic, *rates,
+                              /*hidden_seconds=*/0);
 }
 
 }  // namespace plo

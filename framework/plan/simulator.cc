@@ -1,12 +1,9 @@
 #include "framework/plan/simulator.h"
 
 #include <algorithm>
-#include <map>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
-#include "framework/ir/file_io.h"
 #include "framework/plan/report.h"
 
 namespace plo {
@@ -27,6 +24,13 @@ double CopiedBytes(const Launch& launch) {
     if (operand.write) bytes += static_cast<double>(operand.bytes);
   }
   return bytes;
+}
+
+// By the first input: labels and statistics come later.
+double FlopRate(const Program& program, const Op& op, const Rates& rates) {
+  const bool wide = !op.inputs.empty() && !op.inputs[0].vars.empty() &&
+                    program.var(op.inputs[0].vars[0]).dtype == DType::kFp32;
+  return wide ? rates.matmul_flops_fp32 : rates.matmul_flops;
 }
 
 // Microseconds a launch keeps its stream busy.
@@ -63,7 +67,7 @@ double Duration(const Plan& plan, const Program& program, const Launch& launch,
   if (launch.stream == StreamKind::kHost) {
     return cost.bytes / rates.host_adam_bytes * 1e6;
   }
-  return rates.launch_us + std::max(cost.flops / rates.matmul_flops,
+  return rates.launch_us + std::max(cost.flops / FlopRate(program, op, rates),
                                     cost.bytes / rates.memory_bytes) *
                                1e6;
 }
@@ -138,48 +142,22 @@ class Replay {
 
 }  // namespace
 
-Rates LoadRates(const std::string& path) {
-  const nlohmann::json json = nlohmann::json::parse(ReadFile(path), nullptr,
-                                                    /*allow_exceptions=*/false);
-  PLO_ENFORCE(json.is_object(), kInvalidArgument, "rates file '", path,
-              "' is not a JSON object");
-  Rates rates;
-  const std::map<std::string, double*> fields = {
-      {"matmul_flops", &rates.matmul_flops},
-      {"memory_bytes", &rates.memory_bytes},
-      {"d2h_bytes", &rates.d2h_bytes},
-      {"h2d_bytes", &rates.h2d_bytes},
-      {"collective_bytes", &rates.collective_bytes},
-      {"host_adam_bytes", &rates.host_adam_bytes},
-      {"host_memory_bytes", &rates.host_memory_bytes},
-      {"launch_us", &rates.launch_us}};
-  for (const auto& [key, value] : json.items()) {
-    if (key == "name") {
-      PLO_ENFORCE(value.is_string(), kInvalidArgument, "rates file '", path,
-                  "': 'name' is not a string");
-      rates.name = value.get<std::string>();
-      continue;
-    }
-    const auto field = fields.find(key);
-    PLO_ENFORCE(field != fields.end(), kInvalidArgument, "rates file '", path,
-                "': unknown key '", key, "'");
-    PLO_ENFORCE(value.is_number() && value.get<double>() > 0, kInvalidArgument,
-                "rates file '", path, "': '", key,
-                "' must be a positive number, got ", value.dump());
-    *field->second = value.get<double>();
-  }
-  return rates;
-}
-
 StepEstimate SimulateStep(const Plan& plan, const Program& program,
                           const Rates& rates, const OpRegistry& registry) {
   // By then the update of one step overlaps the forward of the next as it
   // always will.
   constexpr int kSteps = 4;
   const GraphPlan& graph = plan.graphs[0];
+  StepEstimate estimate;
   std::vector<double> durations;
   for (const Launch& launch : graph.launches) {
     durations.push_back(Duration(plan, program, launch, rates, registry));
+    if (launch.kind == LaunchKind::kOp &&
+        launch.stream == StreamKind::kCompute &&
+        launch.section == Section::kMicro &&
+        program.op(launch.op).role == Role::kBackward) {
+      estimate.backward_ms += durations.back() / 1e3;
+    }
   }
   Replay replay(graph, std::move(durations));
   double previous_end = 0;
@@ -187,7 +165,6 @@ StepEstimate SimulateStep(const Plan& plan, const Program& program,
     previous_end = replay.end();
     replay.Step();
   }
-  StepEstimate estimate;
   estimate.step_ms = (replay.end() - previous_end) / 1e3;
   estimate.busy_ms = replay.busy_of_step();
   for (double& busy : estimate.busy_ms) busy /= 1e3;

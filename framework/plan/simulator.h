@@ -4,31 +4,15 @@
 #define PLO_FRAMEWORK_PLAN_SIMULATOR_H_
 
 #include <array>
-#include <string>
 
 #include "framework/plan/plan.h"
+#include "framework/plan/rates.h"
 
 namespace plo {
 
-// What a machine does per second, per rank. Defaults: an H200 (design figures).
-struct Rates {
-  std::string name = "h200";
-  double matmul_flops = 790e12;  // 16-bit
-  double memory_bytes = 4.0e12;  // device memory traffic
-  double d2h_bytes = 37e9;
-  double h2d_bytes = 37e9;
-  double collective_bytes = 160e9;
-  double host_adam_bytes = 76e9;
-  double host_memory_bytes = 92e9;  // updates and copies at once
-  double launch_us = 3.8;
-};
-
-// Reads {"matmul_flops": ..., ...}; absent keys keep their defaults. Throws
-// NotFound / InvalidArgument (unknown key, non-positive rate).
-Rates LoadRates(const std::string& path);
-
 struct StepEstimate {
-  double step_ms = 0;                          // steady state, one cycle
+  double step_ms = 0;      // steady state, one cycle
+  double backward_ms = 0;  // of the compute stream in one micro-step
   std::array<double, kStreamCount> busy_ms{};  // by StreamKind
 };
 StepEstimate SimulateStep(const Plan& plan, const Program& program,

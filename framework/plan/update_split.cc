@@ -5,15 +5,7 @@
 namespace plo {
 namespace {
 
-double UpdateSeconds(double host, double streamed, const UpdateTraffic& traffic,
-                     const Rates& rates) {
-  const double up = host * traffic.param + streamed * traffic.streamed;
-  const double down = streamed * traffic.streamed;
-  const double update = host * traffic.host_update;
-  const double memory = update + up + down;
-  return std::max({update / rates.host_adam_bytes, up / rates.h2d_bytes,
-                   down / rates.d2h_bytes, memory / rates.host_memory_bytes});
-}
+constexpr double kAsSoon = 1.02;
 
 }  // namespace
 
@@ -39,25 +31,42 @@ std::vector<bool> SplitUpdates(const std::vector<int64_t>& bytes,
   return streams;
 }
 
+double UpdateSeconds(double host, double streamed, const UpdateTraffic& traffic,
+                     const Rates& rates, double hidden_seconds) {
+  const double host_seconds =
+      host * traffic.host_update / rates.host_adam_bytes;
+  // Cores get the memory before the link does.
+  const double spare =
+      std::max(0.0, rates.host_memory_bytes - rates.host_adam_bytes);
+  const double down = streamed * traffic.streamed;
+  const double down_beside = host_seconds * std::min(spare, rates.d2h_bytes);
+  const double up = host * traffic.param +
+                    std::max(0.0, down - hidden_seconds * rates.h2d_bytes);
+  return std::max(
+      host_seconds + std::max(0.0, down - down_beside) / rates.d2h_bytes,
+      up / rates.h2d_bytes);
+}
+
 double BestStreamedFraction(const std::vector<int64_t>& elements,
-                            const UpdateTraffic& traffic, const Rates& rates) {
-  double best = 0, best_seconds = 0;
+                            const UpdateTraffic& traffic, const Rates& rates,
+                            double hidden_seconds) {
+  std::vector<double> fractions, seconds;
   for (size_t k = 0; k <= elements.size(); ++k) {
-    const double fraction =
+    fractions.push_back(
         static_cast<double>(k) /
-        static_cast<double>(std::max<size_t>(elements.size(), 1));
-    const std::vector<bool> streams = SplitUpdates(elements, fraction);
+        static_cast<double>(std::max<size_t>(elements.size(), 1)));
+    const std::vector<bool> streams = SplitUpdates(elements, fractions[k]);
     double host = 0, streamed = 0;
     for (size_t i = 0; i < elements.size(); ++i) {
       (streams[i] ? streamed : host) += static_cast<double>(elements[i]);
     }
-    const double seconds = UpdateSeconds(host, streamed, traffic, rates);
-    if (k == 0 || seconds < best_seconds) {
-      best = fraction;
-      best_seconds = seconds;
-    }
+    seconds.push_back(
+        UpdateSeconds(host, streamed, traffic, rates, hidden_seconds));
   }
-  return best;
+  const double best = *std::min_element(seconds.begin(), seconds.end());
+  size_t k = elements.size();
+  while (seconds[k] > kAsSoon * best) --k;
+  return fractions[k];
 }
 
 }  // namespace plo

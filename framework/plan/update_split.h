@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "framework/plan/simulator.h"
+#include "framework/plan/rates.h"
 
 namespace plo {
 
@@ -24,11 +24,19 @@ struct UpdateTraffic {
   double streamed = 12;     // states that go up, and down again
 };
 
+// Seconds from the end of the last backward to that of all updates, of which
+// `host` elements are the host's and `streamed` ones go through the device.
+// Uploads of states run for `hidden_seconds` before that, under the backward.
+// docs/planning.md has the formula and the measurements behind it.
+double UpdateSeconds(double host, double streamed, const UpdateTraffic& traffic,
+                     const Rates& rates, double hidden_seconds);
+
 // The fraction, of those that differ in one part, with which all updates end
-// first: the host's updates, both directions of the link and the host's memory,
-// which all of them use, work side by side. `elements` are those of each part.
+// first; of those that end as soon, within 2 %, the largest, which leaves the
+// host most to itself. `elements` are those of each part.
 double BestStreamedFraction(const std::vector<int64_t>& elements,
-                            const UpdateTraffic& traffic, const Rates& rates);
+                            const UpdateTraffic& traffic, const Rates& rates,
+                            double hidden_seconds);
 
 }  // namespace plo
 
