@@ -13,11 +13,12 @@ namespace {
 
 constexpr uintptr_t kAlignment = 4096;
 
-int64_t DriverUsedBytes() {
-  size_t free = 0;
+void AskDriver(int64_t& used, int64_t& free) {
+  size_t free_bytes = 0;
   size_t total = 0;
-  CheckCuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  return static_cast<int64_t>(total - free);
+  CheckCuda(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
+  used = static_cast<int64_t>(total - free_bytes);
+  free = static_cast<int64_t>(free_bytes);
 }
 
 void* AlignUp(void* data) {
@@ -30,7 +31,8 @@ void* AlignUp(void* data) {
 
 CudaMemory::CudaMemory(const CudaDeviceOptions& options, std::string gpu)
     : options_(options), gpu_(std::move(gpu)) {
-  stats_.driver_context_bytes = DriverUsedBytes();
+  int64_t free = 0;
+  AskDriver(stats_.driver_context_bytes.emplace(), free);
 }
 
 CudaMemory::~CudaMemory() {
@@ -129,7 +131,8 @@ bool CudaMemory::OnDevice(const void* data) const {
 
 DeviceStats CudaMemory::stats() const {
   DeviceStats stats = stats_;
-  stats.driver_used_bytes = DriverUsedBytes();
+  AskDriver(stats.driver_used_bytes.emplace(),
+            stats.driver_free_bytes.emplace());
   return stats;
 }
 

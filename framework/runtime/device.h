@@ -53,6 +53,7 @@ struct DeviceStats {
   std::optional<int64_t> driver_used_bytes;
   // The same before anything was allocated: the context, code, other processes.
   std::optional<int64_t> driver_context_bytes;
+  std::optional<int64_t> driver_free_bytes = {};  // now, of the whole GPU
 };
 
 // Where kernels of an accelerator, which cannot throw, leave the first error of
@@ -145,6 +146,8 @@ struct CudaDeviceOptions {
 std::unique_ptr<Device> CreateCudaDevice(const CudaDeviceOptions& options = {});
 // Whether the first GPU can be used.
 bool CudaDeviceAvailable();
+// Its name, "NVIDIA H200"; empty where it cannot be used.
+std::string CudaDeviceModel();
 
 }  // namespace plo
 

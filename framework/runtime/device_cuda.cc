@@ -335,4 +335,9 @@ bool CudaDeviceAvailable() {
   return WhyUnusable(0, properties).empty();
 }
 
+std::string CudaDeviceModel() {
+  cudaDeviceProp properties;
+  return WhyUnusable(0, properties).empty() ? properties.name : "";
+}
+
 }  // namespace plo

@@ -12,6 +12,8 @@ std::unique_ptr<Device> CreateCudaDevice(const CudaDeviceOptions& options) {
 
 bool CudaDeviceAvailable() { return false; }
 
+std::string CudaDeviceModel() { return ""; }
+
 std::unique_ptr<Comm> CreateNcclComm(const LaunchInfo& info,
                                      const CommOptions&) {
   PLO_THROW(kFailedPrecondition, "rank ", info.rank,
