@@ -58,6 +58,9 @@ endfunction()
 # All that the thread sanitizer build needs.
 add_custom_target(async_tests)
 
+# Rates that a user has measured must not change what tests see.
+set(plo_no_cache "XDG_CACHE_HOME=${PROJECT_BINARY_DIR}/no_cache")
+
 # plo_gpu_test(NAME TARGET FILTER): a ctest entry, labelled gpu, that runs tests
 # of a plo_test binary on the GPU (PLO_TEST_DEVICE=cuda); skipped, with the
 # reason, where there is none. scripts/gpu_bundle takes all tests with this label
@@ -68,7 +71,7 @@ function(plo_gpu_test name target filter)
   set_tests_properties(${name} PROPERTIES LABELS gpu TIMEOUT 300
                        SKIP_REGULAR_EXPRESSION "no usable GPU"
                        ENVIRONMENT
-                       "PLO_BINARY_DIR=${PROJECT_BINARY_DIR};PLO_TEST_DEVICE=cuda")
+                       "PLO_BINARY_DIR=${PROJECT_BINARY_DIR};${plo_no_cache};PLO_TEST_DEVICE=cuda")
 endfunction()
 
 # Tests spend their build time in headers, not in optimised code. One set of
@@ -110,5 +113,6 @@ function(plo_test name)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}"
                        TIMEOUT ${ARG_TIMEOUT}
-                       ENVIRONMENT "PLO_BINARY_DIR=${PROJECT_BINARY_DIR}")
+                       ENVIRONMENT
+                       "PLO_BINARY_DIR=${PROJECT_BINARY_DIR};${plo_no_cache}")
 endfunction()

@@ -4,10 +4,12 @@
 #ifndef PLO_PADDLE_LITE_OFFLOAD_CLI_H_
 #define PLO_PADDLE_LITE_OFFLOAD_CLI_H_
 
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "framework/runtime/comm.h"
 #include "paddle_lite_offload/train_config.h"
 #include "paddle_lite_offload/train_report.h"
 
@@ -30,6 +32,12 @@ void RejectPositional(const std::string& command, const CliArgs& positional);
 
 // Throws UsageError unless --nproc is a number of ranks for one machine.
 int LocalRanks(int64_t nproc);
+
+// True in a process that a launcher started for one rank.
+bool IsWorker();
+
+// The comm of the ranks that were launched; null for one rank.
+std::unique_ptr<Comm> ConnectRanks(DeviceKind device, const LaunchInfo& info);
 
 // Finds what is wrong with a run before it starts. Throws UsageError for flags,
 // Error for files, and OutOfMemory for a limit that cannot be met.

@@ -45,7 +45,7 @@ int PlanCommand(const CliArgs& args) {
     ValidateTrainConfig(flags.config, static_cast<int>(ranks));
   });
   // A bad file is no bad usage.
-  ReadRates(flags.config, DeviceKind::kCpu);
+  FindRates(flags.config, DeviceKind::kCpu, static_cast<int>(ranks));
   CheckOutputs({DumpOutput(flags.config.dump_ir_dir), {"--json", flags.json}},
                {{"--rates", flags.config.rates}});
   const TrainReport report = CheckUsage(

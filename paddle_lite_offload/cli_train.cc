@@ -8,6 +8,7 @@
 #include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "framework/ir/file_io.h"
 #include "framework/runtime/comm.h"
@@ -15,6 +16,7 @@
 #include "paddle_lite_offload/cli_flags.h"
 #include "paddle_lite_offload/cli_outputs.h"
 #include "paddle_lite_offload/launch.h"
+#include "paddle_lite_offload/offload_choice.h"
 #include "paddle_lite_offload/report.h"
 #include "paddle_lite_offload/trainer.h"
 
@@ -87,9 +89,6 @@ std::vector<FlagPath> AllOutputs(const TrainFlags& flags, int rank) {
   return outputs;
 }
 
-// True in a process that a launcher started for one rank.
-bool IsWorker() { return std::getenv("WORLD_SIZE") != nullptr; }
-
 int Launch(const TrainFlags& flags, const char* command, const CliArgs& args) {
   const int nproc = LocalRanks(flags.nproc);
   // Here once instead of once per worker.
@@ -101,7 +100,8 @@ int Launch(const TrainFlags& flags, const char* command, const CliArgs& args) {
 }
 
 // What a rank can find wrong alone, before it waits for others.
-PreparedProgram PrepareRank(const TrainFlags& flags, const LaunchInfo& info) {
+std::optional<PreparedRun> PrepareRank(const TrainFlags& flags,
+                                       const LaunchInfo& info) {
   CheckUsage([&] {
     PLO_ENFORCE(flags.nproc == 1 || flags.nproc == info.world_size,
                 kInvalidArgument, "--nproc=", flags.nproc,
@@ -109,10 +109,16 @@ PreparedProgram PrepareRank(const TrainFlags& flags, const LaunchInfo& info) {
     ValidateTrainConfig(flags.config, info.world_size);
   });
   CheckOutputs(AllOutputs(flags, info.rank), RunInputs(flags.config));
+  // What the machine chooses the ranks must agree on.
+  if (info.world_size > 1 && ChoosesByMachine(flags.config)) {
+    return std::nullopt;
+  }
   TrainConfig config = flags.config;
   if (info.rank != 0) config.dump_ir_dir.clear();
+  const DeviceKind device = ResolveDevice(config.device);
+  FindRates(config, device, info.world_size);  // a bad file is no bad usage
   return CheckUsage([&] {
-    return PrepareRun(config, info.world_size, ResolveDevice(config.device));
+    return PrepareRun(config, info.world_size, device, info.local_rank);
   });
 }
 
@@ -149,20 +155,12 @@ void ShowResults(const TrainFlags& flags, Trainer& trainer,
   if (no_sample) std::rethrow_exception(no_sample);
 }
 
-// Null for one rank.
-std::unique_ptr<Comm> MakeComm(const TrainConfig& config,
-                               const LaunchInfo& info) {
-  if (info.world_size == 1) return nullptr;
-  return ResolveDevice(config.device) == DeviceKind::kCuda
-             ? CreateNcclComm(info)
-             : CreateGlooComm(info);
-}
-
 // Runs this rank; rank 0 reports.
 int RunRank(const TrainFlags& flags) {
   const LaunchInfo info = ReadLaunchInfo();
-  PreparedProgram prepared = PrepareRank(flags, info);
-  const std::unique_ptr<Comm> comm = MakeComm(flags.config, info);
+  std::optional<PreparedRun> run = PrepareRank(flags, info);
+  const std::unique_ptr<Comm> comm =
+      ConnectRanks(ResolveDevice(flags.config.device), info);
   try {
     Progress progress(flags.config.steps);
     TrainerOptions options;
@@ -172,7 +170,10 @@ int RunRank(const TrainFlags& flags) {
     if (info.rank == 0) {
       options.on_step = [&](const StepMetrics& m) { progress.Show(m); };
     }
-    Trainer trainer(flags.config, std::move(prepared), options);
+    Trainer trainer(flags.config, std::move(run), options);
+    if (info.rank == 0 && !flags.quiet) {
+      std::fprintf(stderr, "%s", trainer.DescribeChoices().c_str());
+    }
     trainer.Run();
     TrainReport report = trainer.Report();
     if (info.rank == 0) ShowResults(flags, trainer, report);
@@ -215,14 +216,28 @@ int LocalRanks(int64_t nproc) {
   });
 }
 
+bool IsWorker() { return std::getenv("WORLD_SIZE") != nullptr; }
+
+std::unique_ptr<Comm> ConnectRanks(DeviceKind device, const LaunchInfo& info) {
+  if (info.world_size == 1) return nullptr;
+  return device == DeviceKind::kCuda ? CreateNcclComm(info)
+                                     : CreateGlooComm(info);
+}
+
 void CheckRun(const TrainConfig& config, int world_size) {
   CheckUsage([&] { ValidateTrainConfig(config, world_size); });
   const DeviceKind device = ResolveDevice(config.device);
   MakeBatchSource(config);
-  ReadRates(config, device);
+  Machine machine;
+  machine.rates = FindRates(config, device, world_size);
   TrainConfig quiet = config;
   quiet.dump_ir_dir.clear();
-  CheckUsage([&] { PrepareRun(quiet, world_size, device); });
+  // The process of no rank leaves the GPUs alone. Full offload is the best
+  // that auto can do.
+  if (ChoosesByMemory(config) && device == DeviceKind::kCuda) {
+    quiet.offload = "optimizer";
+  }
+  CheckUsage([&] { PrepareRun(quiet, world_size, device, machine); });
 }
 
 int TrainCommand(const CliArgs& args) { return TrainOrGenerate(args, "train"); }
@@ -261,8 +276,10 @@ std::string DescribeReport(const TrainReport& report) {
       FormatByteCount(report.h2d_bytes_per_step), " to device, ",
       FormatByteCount(report.collective_bytes_per_step), " to other ranks\n");
   if (report.estimated_step_ms) {
-    text += "estimated step time " + Ms(*report.estimated_step_ms) + "\n";
+    text += "estimated step time " + Ms(*report.estimated_step_ms) +
+            " by the rates of " + report.rates.value_or("?") + "\n";
   }
+  if (!report.chosen.empty()) text += "auto is " + report.chosen + "\n";
   if (report.outcome) {
     text += "param digest " + report.outcome->param_digest + "\n";
   }

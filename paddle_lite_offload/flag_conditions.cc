@@ -21,7 +21,8 @@ bool Generates(const TrainConfig& c) { return c.generate > 0; }
 bool Offloads(const TrainConfig& c) { return c.offload != "none"; }
 // No share at all is what runs without offload have.
 bool HasFraction(const TrainConfig& c) {
-  return Offloads(c) || c.offload_fraction == 0;
+  return c.offload == "optimizer" ||
+         (c.offload == "none" && c.offload_fraction == 0);
 }
 bool HasStreamedFraction(const TrainConfig& c) {
   return Offloads(c) || std::atof(c.offload_streamed_fraction.c_str()) == 0;
@@ -35,7 +36,8 @@ bool ScalesDynamically(const TrainConfig& c) {
 constexpr const char* kGpt = "--model=gpt";
 constexpr const char* kAdam = "--optimizer=adamw or adam";
 constexpr const char* kDynamic = "a dynamic --loss_scale";
-constexpr const char* kOffload = "--offload=optimizer";
+constexpr const char* kOptimizer = "--offload=optimizer";
+constexpr const char* kOffload = "--offload=optimizer or auto";
 
 constexpr Condition kConditions[] = {
     {"heads", IsGpt, kGpt},
@@ -54,7 +56,7 @@ constexpr Condition kConditions[] = {
     {"eps", IsAdam, kAdam},
     {"momentum", IsSgd, "--optimizer=sgd"},
     {"min_lr_ratio", LrDecays, "--lr_schedule=linear or cosine"},
-    {"offload_fraction", HasFraction, kOffload},
+    {"offload_fraction", HasFraction, kOptimizer},
     {"offload_streamed_fraction", HasStreamedFraction, kOffload},
     {"offload_mode", Offloads, kOffload},
     {"temperature", Generates, "--generate"},

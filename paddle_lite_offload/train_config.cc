@@ -241,11 +241,10 @@ void CheckMemory(const TrainConfig& c, int world_size) {
   RequireOneOf("offload_mode", c.offload_mode, {"overlap", "sync"});
   for (const std::string& part : SplitList("offload", c.offload)) {
     RequireOneOf("offload", part, {"none", "optimizer", "params", "auto"});
-    PLO_ENFORCE(part != "params" && part != "auto", kUnimplemented,
-                "--offload=", part, " is not built yet");
+    PLO_ENFORCE(part != "params", kUnimplemented, "--offload=", part,
+                " is not built yet");
   }
-  PLO_ENFORCE(c.offload == "none" || c.offload == "optimizer", kInvalidArgument,
-              "--offload=", c.offload, ": expected none or optimizer");
+  RequireOneOf("offload", c.offload, {"none", "optimizer", "auto"});
   PLO_ENFORCE(c.offload_fraction >= 0 && c.offload_fraction <= 1,
               kInvalidArgument, "--offload_fraction must be in [0, 1], got ",
               c.offload_fraction);

@@ -67,7 +67,7 @@ struct TrainConfig {
   int64_t sharding_degree = 0;  // 0: the world size
   double bucket_mb = 25;
   std::string recompute = "cheap";  // none, full, selective
-  std::string offload = "none";     // optimizer
+  std::string offload = "none";     // optimizer, auto
   double offload_fraction = 1;
   std::string offload_streamed_fraction = "auto";
   std::string offload_mode = "overlap";  // sync

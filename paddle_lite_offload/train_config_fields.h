@@ -71,12 +71,13 @@ void VisitFields(TrainConfig& c, Visit visit) {
   visit("bucket_mb", &c.bucket_mb, "MiB of params reduced together");
   visit("recompute", &c.recompute,
         "activations to compute twice: none, cheap, selective or full");
-  visit("offload", &c.offload, "none or optimizer");
+  visit("offload", &c.offload,
+        "none or optimizer; auto: as little as the device's memory allows");
   visit("offload_fraction", &c.offload_fraction,
         "share of the optimizer state kept in host memory");
   visit("offload_streamed_fraction", &c.offload_streamed_fraction,
         "share of that state updated on the device, to which it travels; "
-        "auto: what the rates make fastest, 0 on a CPU without --rates");
+        "auto: what the rates make fastest, 0 without rates");
   visit("offload_mode", &c.offload_mode,
         "overlap hides the update under the next step, sync does not");
   visit("offload_activations", &c.offload_activations,
@@ -89,8 +90,8 @@ void VisitFields(TrainConfig& c, Visit visit) {
 
   visit("device", &c.device, "auto, cpu or cuda");
   visit("rates", &c.rates,
-        "file of rates for the estimated step time (default: an "
-        "H200's; none for the CPU)");
+        "file of what the machine does per second (default: what plo "
+        "calibrate measured, else an H200's; none for the CPU)");
   visit("save_dir", &c.save_dir, "folder of checkpoints");
   visit("save_every", &c.save_every, "steps between checkpoints");
   visit("resume", &c.resume, "checkpoint to continue from");

@@ -77,6 +77,7 @@ json ToJson(const TrainReport& report) {
       {"world_size", report.world_size},
       {"device", report.device},
       {"parameters", report.parameters},
+      {"rates", OrNull(report.rates)},
       {"estimated_step_ms", OrNull(report.estimated_step_ms)},
       {"memory", MemoryJson(report.memory)},
       {"transfers",

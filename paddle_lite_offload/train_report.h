@@ -56,6 +56,8 @@ struct TrainReport {
   int world_size = 1;
   std::string device;  // "cpu" or "cuda"
   int64_t parameters = 0;
+  std::string chosen;                // flags in the place of auto; may be none
+  std::optional<std::string> rates;  // which ones, for the estimate
   std::optional<double> estimated_step_ms;
   MemoryReport memory;  // the worst rank's
   int64_t d2h_bytes_per_step = 0;

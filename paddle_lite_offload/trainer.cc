@@ -8,12 +8,14 @@
 #include <optional>
 #include <random>
 
+#include "framework/plan/simulator.h"
 #include "framework/runtime/trace.h"
 #include "paddle_lite_offload/hasher.h"
+#include "paddle_lite_offload/offload_choice.h"
 #include "paddle_lite_offload/param_digest.h"
+#include "paddle_lite_offload/plan_run.h"
 #include "paddle_lite_offload/run_check.h"
 #include "paddle_lite_offload/sampler.h"
-#include "paddle_lite_offload/streamed_fraction.h"
 
 namespace plo {
 namespace {
@@ -30,20 +32,11 @@ std::string DeviceName(DeviceKind kind) {
   return kind == DeviceKind::kCuda ? "cuda" : "cpu";
 }
 
-// Ranks of one host share its cores, unless the launcher says otherwise.
-int ComputeThreads(int local_world_size) {
-  if (const char* text = std::getenv("OMP_NUM_THREADS")) {
-    const int threads = std::atoi(text);
-    if (threads > 0) return threads;
-  }
-  cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
-  return std::max(1, CPU_COUNT(&cores) / local_world_size);
-}
-
 // All that is known before the first step.
 TrainReport MakeReport(const TrainConfig& config, int world_size,
-                       DeviceKind device, const PreparedProgram& prepared) {
+                       DeviceKind device, const std::string& chosen,
+                       const std::optional<NamedRates>& rates,
+                       const PreparedProgram& prepared) {
   TrainReport report;
   report.config = config;
   report.world_size = world_size;
@@ -52,22 +45,23 @@ TrainReport MakeReport(const TrainConfig& config, int world_size,
   report.plan_seconds = prepared.plan_seconds;
   const int owners = config.sharding_stage == 0 ? 1 : world_size;
   AddPlan(prepared.plan, report.parameters / owners, report);
+  report.chosen = chosen;
+  if (rates) {
+    report.rates = Describe(*rates);
+    report.estimated_step_ms =
+        SimulateStep(prepared.plan, prepared.program, rates->rates).step_ms;
+  }
   return report;
 }
 
-std::optional<double> EstimateStepMs(const std::optional<Rates>& rates,
-                                     const PreparedProgram& prepared) {
-  if (!rates) return std::nullopt;
-  return SimulateStep(prepared.plan, prepared.program, *rates).step_ms;
-}
-
-// Of a rank: one folder of dumps is enough.
-PreparedProgram PrepareRank(TrainConfig config, const TrainerOptions& options) {
-  if (options.comm != nullptr && options.comm->rank() != 0) {
-    config.dump_ir_dir.clear();
+Machine FindMachine(const TrainConfig& config, int world_size,
+                    DeviceKind device, int local_rank) {
+  Machine machine;
+  machine.rates = FindRates(config, device, world_size);
+  if (ChoosesByMemory(config)) {
+    machine.device_memory = FreeDeviceMemory(device, local_rank);
   }
-  return PrepareRun(config, options.comm ? options.comm->size() : 1,
-                    ResolveDevice(config.device));
+  return machine;
 }
 
 }  // namespace
@@ -78,42 +72,31 @@ DeviceKind ResolveDevice(const std::string& name) {
   return CudaDeviceAvailable() ? DeviceKind::kCuda : DeviceKind::kCpu;
 }
 
-// None without rates that hold: those of a CPU differ by more than tenfold
-// between machines and with what else they do, so that none are built in.
-std::optional<Rates> ReadRates(const TrainConfig& config, DeviceKind device) {
-  if (config.rates.empty()) {
-    if (device == DeviceKind::kCpu) return std::nullopt;
-    return Rates();
+int ComputeThreads(int local_world_size) {
+  if (const char* text = std::getenv("OMP_NUM_THREADS")) {
+    const int threads = std::atoi(text);
+    if (threads > 0) return threads;
   }
-  try {
-    return LoadRates(config.rates);
-  } catch (const Error& error) {
-    throw error.WithContext("--rates");
-  }
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
+  return std::max(1, CPU_COUNT(&cores) / local_world_size);
 }
 
-PreparedProgram PrepareRun(const TrainConfig& config, int world_size,
-                           DeviceKind device) {
+PreparedRun PrepareRun(const TrainConfig& config, int world_size,
+                       DeviceKind device, const Machine& machine) {
   ValidateTrainConfig(config, world_size);
-  Program program = BuildModel(config);
-  PrepareOptions options;
-  DefaultPipelineOptions pipeline = MakePipelineOptions(config, world_size);
-  if (pipeline.offload_optimizer && !StreamedFraction(config)) {
-    pipeline.offload_streamed_fraction =
-        FastestStreamedFraction(config, pipeline, ReadRates(config, device));
-  }
-  options.pipeline = DefaultPipeline(pipeline);
-  options.dump_ir_dir = config.dump_ir_dir;
-  options.device_memory_limit = config.device_memory_limit;
-  options.host_memory_limit = config.host_memory_limit;
-  options.device = device;
-  std::vector<EvalProgram> evals;
-  if (config.generate > 0) {
-    evals.push_back({BuildModel(config, ModelMode::kGenerate),
-                     MakeEvalPipeline(config),
-                     {"logits"}});
-  }
-  return Prepare(std::move(program), options, std::move(evals));
+  PreparedRun run;
+  run.config = ChooseOffload(config, world_size, device, machine);
+  run.chosen = DescribeChoice(config, run.config);
+  run.rates = machine.rates;
+  run.prepared = PlanRun(run.config, world_size, device);
+  return run;
+}
+
+PreparedRun PrepareRun(const TrainConfig& config, int world_size,
+                       DeviceKind device, int local_rank) {
+  return PrepareRun(config, world_size, device,
+                    FindMachine(config, world_size, device, local_rank));
 }
 
 std::string TracePath(const std::string& file, int rank) {
@@ -121,9 +104,9 @@ std::string TracePath(const std::string& file, int rank) {
 }
 
 Trainer::Trainer(const TrainConfig& config, const TrainerOptions& options)
-    : Trainer(config, PrepareRank(config, options), options) {}
+    : Trainer(config, std::nullopt, options) {}
 
-Trainer::Trainer(const TrainConfig& config, PreparedProgram prepared,
+Trainer::Trainer(const TrainConfig& config, std::optional<PreparedRun> run,
                  const TrainerOptions& options)
     : config_(config),
       options_(options),
@@ -131,12 +114,16 @@ Trainer::Trainer(const TrainConfig& config, PreparedProgram prepared,
       world_size_(options.comm ? options.comm->size() : 1) {
   EngineOptions engine_options;
   engine_options.device = ResolveDevice(config_.device);
+  ValidateTrainConfig(config_, world_size_);
   source_ = MakeBatchSource(config_);
   if (options_.comm != nullptr) {
     CheckSameRun(*options_.comm,
                  RunFacts(config_, engine_options.device, *source_));
   }
-  rates_ = ReadRates(config_, engine_options.device);
+  if (!run) run = PrepareTogether(engine_options.device);
+  config_ = std::move(run->config);
+  chosen_ = std::move(run->chosen);
+  rates_ = std::move(run->rates);
   if (!config_.log_dir.empty() && rank_ == 0) {
     metrics_log_ = std::make_unique<MetricsLog>(config_.log_dir);
   }
@@ -150,7 +137,7 @@ Trainer::Trainer(const TrainConfig& config, PreparedProgram prepared,
   engine_options.cpu.compute_threads =
       ComputeThreads(options_.local_world_size);
   engine_options.executor.trace = !config_.trace.empty();
-  engine_ = std::make_unique<Engine>(std::move(prepared), options_.comm,
+  engine_ = std::make_unique<Engine>(std::move(run->prepared), options_.comm,
                                      engine_options);
   const int64_t items_per_sample = config_.model == "gpt" ? config_.seq_len : 1;
   tokens_per_step_ = config_.micro_batch * config_.accumulate_steps *
@@ -158,6 +145,22 @@ Trainer::Trainer(const TrainConfig& config, PreparedProgram prepared,
 }
 
 Trainer::~Trainer() = default;
+
+PreparedRun Trainer::PrepareTogether(DeviceKind device) const {
+  TrainConfig config = config_;
+  if (rank_ != 0) config.dump_ir_dir.clear();  // one folder is enough
+  Machine machine =
+      FindMachine(config, world_size_, device, options_.local_rank);
+  if (options_.comm != nullptr) AgreeOnMachine(*options_.comm, machine);
+  return PrepareRun(config, world_size_, device, machine);
+}
+
+std::string Trainer::DescribeChoices() const {
+  std::string text;
+  if (rates_) text += "rates of " + Describe(*rates_) + "\n";
+  if (!chosen_.empty()) text += "auto is " + chosen_ + "\n";
+  return text;
+}
 
 void Trainer::Run() {
   last_collected_ms_ = NowMs();
@@ -205,9 +208,8 @@ void Trainer::SaveTrace() {
 
 TrainReport Trainer::Report() {
   const DeviceKind device = engine_->device().kind();
-  TrainReport report =
-      MakeReport(config_, world_size_, device, engine_->prepared());
-  report.estimated_step_ms = EstimateStepMs(rates_, engine_->prepared());
+  TrainReport report = MakeReport(config_, world_size_, device, chosen_, rates_,
+                                  engine_->prepared());
   const MemoryMeasurement measured = engine_->executor().MeasureMemory();
   report.memory.live_peak_bytes = measured.live_peak_bytes;
   report.memory.by_category = measured.by_category;
@@ -240,11 +242,9 @@ TrainReport PlanReport(const TrainConfig& config, int world_size) {
   // "auto" means a GPU: plans are made on machines that have none.
   const DeviceKind device =
       config.device == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda;
-  const std::optional<Rates> rates = ReadRates(config, device);
-  const PreparedProgram prepared = PrepareRun(config, world_size, device);
-  TrainReport report = MakeReport(config, world_size, device, prepared);
-  report.estimated_step_ms = EstimateStepMs(rates, prepared);
-  return report;
+  const PreparedRun run = PrepareRun(config, world_size, device);
+  return MakeReport(run.config, world_size, device, run.chosen, run.rates,
+                    run.prepared);
 }
 
 }  // namespace plo

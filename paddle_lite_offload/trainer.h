@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "framework/plan/simulator.h"
 #include "framework/runtime/comm.h"
 #include "paddle_lite_offload/batch_source.h"
 #include "paddle_lite_offload/engine.h"
+#include "paddle_lite_offload/machine.h"
 #include "paddle_lite_offload/metrics_log.h"
 #include "paddle_lite_offload/train_config.h"
 #include "paddle_lite_offload/train_report.h"
@@ -31,14 +31,26 @@ struct TrainerOptions {
   std::function<void(const StepMetrics&)> on_step = {};
 };
 
-// Of --rates, else the built-in ones of a GPU.
-std::optional<Rates> ReadRates(const TrainConfig& config, DeviceKind device);
+// OpenMP threads of a rank: ranks of one host share its cores, unless the
+// launcher says otherwise.
+int ComputeThreads(int local_world_size);
 
-// Validates the config, builds its program, runs the passes and plans. What is
-// wrong with the config is InvalidArgument or Unimplemented, a limit that
+// A config that has been validated and planned.
+struct PreparedRun {
+  TrainConfig config;  // with numbers in the place of auto
+  std::string chosen;  // the flags of these; may be none
+  std::optional<NamedRates> rates;
+  PreparedProgram prepared;
+};
+
+// Needs all that `config` lets the machine choose; see offload_choice.h. What
+// is wrong with the config is InvalidArgument or Unimplemented, a limit that
 // cannot be met OutOfMemory.
-PreparedProgram PrepareRun(const TrainConfig& config, int world_size,
-                           DeviceKind device);
+PreparedRun PrepareRun(const TrainConfig& config, int world_size,
+                       DeviceKind device, const Machine& machine);
+// On the machine of this rank, which no other has agreed to.
+PreparedRun PrepareRun(const TrainConfig& config, int world_size,
+                       DeviceKind device, int local_rank = 0);
 
 // Where a rank of a run with --trace=FILE writes.
 std::string TracePath(const std::string& file, int rank);
@@ -48,8 +60,9 @@ class Trainer {
  public:
   // Plans and allocates; initial values are written.
   Trainer(const TrainConfig& config, const TrainerOptions& options = {});
-  // With what PrepareRun returned for the config.
-  Trainer(const TrainConfig& config, PreparedProgram prepared,
+  // With what PrepareRun returned for the config. Without it the ranks first
+  // agree on what the machine chooses.
+  Trainer(const TrainConfig& config, std::optional<PreparedRun> run,
           const TrainerOptions& options);
   ~Trainer();
 
@@ -63,8 +76,11 @@ class Trainer {
   std::string Generate();
 
   Engine& engine() { return *engine_; }
+  // What was chosen and by which rates: lines of a log.
+  std::string DescribeChoices() const;
 
  private:
+  PreparedRun PrepareTogether(DeviceKind device) const;
   void Collect(StepId step);
   void SaveTrace();
 
@@ -73,7 +89,8 @@ class Trainer {
   int rank_;
   int world_size_;
   std::unique_ptr<BatchSource> source_;
-  std::optional<Rates> rates_;
+  std::string chosen_;
+  std::optional<NamedRates> rates_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<MetricsLog> metrics_log_;
   int64_t tokens_per_step_ = 0;  // of all ranks

@@ -1,0 +1,220 @@
+#include "paddle_lite_offload/offload_choice.h"
+
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "framework/plan/simulator.h"
+#include "framework/plan/update_split.h"
+#include "paddle_lite_offload/flag_conditions.h"
+#include "paddle_lite_offload/plan_run.h"
+
+namespace plo {
+namespace {
+
+// Bytes per element, by dtypes and optimizer.
+UpdateTraffic TrafficOf(const TrainConfig& config) {
+  const bool wide = config.dtype == "fp32";
+  const double param = wide ? 4 : 2;
+  const double grad = config.grad_dtype == "fp32" ? 4 : param;
+  const double moments = config.optimizer == "sgd" ? 4 : 8;
+  UpdateTraffic traffic;
+  // An fp32 master is what goes up; another one is rounded into a buffer.
+  traffic.host_update = 2 * (4 + moments) + grad + (wide ? 0 : param);
+  traffic.param = param;
+  traffic.streamed = moments + (wide ? 0 : 4);
+  return traffic;
+}
+
+void Offload(TrainConfig& config, double fraction) {
+  config.offload = fraction > 0 ? "optimizer" : "none";
+  config.offload_fraction = fraction;
+}
+
+class Chooser {
+ public:
+  Chooser(const TrainConfig& config, int world_size, DeviceKind device,
+          const Machine& machine)
+      : config_(config),
+        world_size_(world_size),
+        device_(device),
+        machine_(machine),
+        given_share_(StreamedFraction(config)) {
+    config_.dump_ir_dir.clear();
+    config_.device_memory_limit = config_.host_memory_limit = 0;
+    TrainConfig resident = config_;
+    Offload(resident, 0);
+    resident.offload_streamed_fraction = "0";
+    const PreparedProgram prepared = PlanRun(resident, world_size_, device_);
+    for (const Bucket& bucket : prepared.program.buckets) {
+      if (!bucket.trainable) continue;
+      elements_.push_back(
+          prepared.program.var(bucket.param_slice).shape.numel());
+    }
+    resident_bytes_ = prepared.plan.device.arena_bytes;
+    if (machine_.rates) {
+      backward_seconds_ =
+          SimulateStep(prepared.plan, prepared.program, machine_.rates->rates)
+              .backward_ms /
+          1e3;
+    }
+  }
+
+  size_t buckets() const { return elements_.size(); }
+  int64_t resident_bytes() const { return resident_bytes_; }
+
+  // Of which `fraction` of the elements are the last `count` buckets'.
+  double Fraction(size_t count) const {
+    const auto sum = [](auto begin, auto end) {
+      return static_cast<double>(std::accumulate(begin, end, int64_t{0}));
+    };
+    const double all = sum(elements_.begin(), elements_.end());
+    return count == buckets()
+               ? 1
+               : sum(elements_.end() - count, elements_.end()) / all;
+  }
+
+  // Ways to deal buckets out, best first: as fast as can be, all streamed,
+  // which is least on the host, and none, which is least on the device.
+  std::vector<std::optional<double>> Ways() const {
+    if (given_share_) return {given_share_};
+    if (!machine_.rates) return {0.0};
+    return {std::nullopt, 1.0, 0.0};
+  }
+
+  // The share to stream of the last `count` buckets.
+  double Share(std::optional<double> way, size_t count) const {
+    if (way) return *way;
+    return BestStreamedFraction(
+        {elements_.end() - static_cast<std::ptrdiff_t>(count), elements_.end()},
+        TrafficOf(config_), machine_.rates->rates, backward_seconds_);
+  }
+
+  Plan PlanWith(std::optional<double> way, size_t count) const {
+    TrainConfig trial = config_;
+    Offload(trial, Fraction(count));
+    trial.offload_streamed_fraction = RoundTrip(Share(way, count));
+    return PlanRun(trial, world_size_, device_).plan;
+  }
+
+  // The fewest buckets to offload, of which all suffice.
+  size_t LeastCount(std::optional<double> way, int64_t device_limit) const {
+    size_t low = 0, high = buckets();  // low is too few
+    while (low + 1 < high) {
+      const size_t middle = low + (high - low) / 2;
+      const bool fits =
+          PlanWith(way, middle).device.arena_bytes <= device_limit;
+      (fits ? high : low) = middle;
+    }
+    return high;
+  }
+
+ private:
+  TrainConfig config_;  // without limits
+  const int world_size_;
+  const DeviceKind device_;
+  const Machine& machine_;
+  const std::optional<double> given_share_;
+  std::vector<int64_t> elements_;  // that a rank updates, by bucket
+  int64_t resident_bytes_ = 0;     // the peak without offload
+  double backward_seconds_ = 0;
+};
+
+// The number that comes nearest, as offload_optimizer finds it.
+size_t BucketsOf(const Chooser& chooser, double fraction) {
+  size_t count = 0;
+  while (count < chooser.buckets() &&
+         chooser.Fraction(count) + chooser.Fraction(count + 1) <=
+             2 * fraction) {
+    ++count;
+  }
+  return count;
+}
+
+struct Choice {
+  size_t count = 0;  // of buckets
+  double share = 0;  // of these
+};
+
+// Where nothing keeps to both limits, what comes near: planning will say which
+// is too low, and by how much.
+Choice ChooseWithin(const Chooser& chooser, int64_t device_limit,
+                    int64_t host_limit) {
+  if (chooser.resident_bytes() <= device_limit) return {};
+  std::optional<Choice> on_device;  // beyond the host's limit
+  Choice smallest;
+  int64_t smallest_bytes = std::numeric_limits<int64_t>::max();
+  for (const std::optional<double> way : chooser.Ways()) {
+    const size_t all = chooser.buckets();
+    const int64_t bytes = chooser.PlanWith(way, all).device.arena_bytes;
+    if (bytes < smallest_bytes) {
+      smallest_bytes = bytes;
+      smallest = {all, chooser.Share(way, all)};
+    }
+    if (bytes > device_limit) continue;
+    const size_t count = chooser.LeastCount(way, device_limit);
+    const Choice choice = {count, chooser.Share(way, count)};
+    if (host_limit == 0 ||
+        chooser.PlanWith(way, count).pinned.arena_bytes <= host_limit) {
+      return choice;
+    }
+    if (!on_device) on_device = choice;
+  }
+  return on_device.value_or(smallest);
+}
+
+}  // namespace
+
+bool ChoosesByMachine(const TrainConfig& config) {
+  return config.offload != "none" &&
+         (config.offload == "auto" || !StreamedFraction(config));
+}
+
+bool ChoosesByMemory(const TrainConfig& config) {
+  return config.offload == "auto" && config.device_memory_limit == 0;
+}
+
+TrainConfig ChooseOffload(const TrainConfig& config, int world_size,
+                          DeviceKind device, const Machine& machine) {
+  if (!ChoosesByMachine(config)) return config;
+  TrainConfig chosen = config;
+  if (config.offload != "auto" && !machine.rates) {
+    chosen.offload_streamed_fraction = "0";
+    return chosen;
+  }
+  const int64_t limit = config.device_memory_limit > 0
+                            ? config.device_memory_limit
+                            : machine.device_memory;
+  PLO_ENFORCE(config.offload != "auto" || limit > 0, kInvalidArgument,
+              "--offload=auto needs --device_memory_limit where there is no "
+              "GPU whose free memory it could fill");
+  const Chooser chooser(config, world_size, device, machine);
+  if (config.offload != "auto") {
+    const size_t count = BucketsOf(chooser, config.offload_fraction);
+    chosen.offload_streamed_fraction =
+        RoundTrip(chooser.Share(std::nullopt, count));
+    return chosen;
+  }
+  const Choice choice = ChooseWithin(chooser, limit, config.host_memory_limit);
+  Offload(chosen, chooser.Fraction(choice.count));
+  chosen.offload_streamed_fraction = RoundTrip(choice.share);
+  chosen.device_memory_limit = limit;
+  for (const IdleFlag& flag : FindIdleFlags(chosen)) {
+    ResetFlag(flag.name, chosen);
+  }
+  return chosen;
+}
+
+std::string DescribeChoice(const TrainConfig& given,
+                           const TrainConfig& chosen) {
+  if (!ChoosesByMachine(given)) return "";
+  std::string text = "--offload=" + chosen.offload;
+  if (chosen.offload == "none") return text;
+  return StrCat(
+      text, " --offload_fraction=", RoundTrip(chosen.offload_fraction),
+      " --offload_streamed_fraction=", chosen.offload_streamed_fraction);
+}
+
+}  // namespace plo
