@@ -22,6 +22,8 @@ constexpr Command kCommands[] = {
     {"compare", CompareCommand,
      "train variants of a model and compare memory, speed and bits"},
     {"plan", PlanCommand, "peak memory and step time without training"},
+    {"calibrate", CalibrateCommand,
+     "measure what this machine does per second"},
     {"opt", OptCommand, "run passes on a program in text form"},
     {"generate", GenerateCommand, "train a model, then sample from it"},
 };

@@ -23,6 +23,7 @@ int GenerateCommand(const CliArgs& args);
 int CompareCommand(const CliArgs& args);
 int PlanCommand(const CliArgs& args);
 int OptCommand(const CliArgs& args);
+int CalibrateCommand(const CliArgs& args);
 
 // Runs the command of `args` (without the program's name).
 int CliMain(const CliArgs& args);

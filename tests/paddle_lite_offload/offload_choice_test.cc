@@ -89,6 +89,8 @@ TEST(OffloadChoice, AnInfeasibleLimitLeavesTheErrorToThePlan) {
 
 TEST(OffloadChoice, StreamsMoreWhereTheHostsLimitAsksForIt) {
   TrainConfig config = SmallGpt();
+  config.accumulate_steps = 2;
+  config.micro_batch = 16;  // activations leave room for what streams
   config.device_memory_limit = Peak(With(config, "optimizer", 0.5));
   const Machine slow_link = MachineWith(1e6);
   const TrainConfig free = ChooseOffload(config, 2, kCpu, slow_link);
