@@ -8,14 +8,14 @@
 #include <algorithm>
 
 #include "operators/adam_layout.h"
-#include "operators/float8.cuh"
+#include "operators/quads.cuh"
 
 namespace plo {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRun = 8;  // elements that a thread takes at a time
-constexpr int64_t kTile = kThreads * kRun * 4;
+constexpr int kQuad = 4;  // elements of a thread
+constexpr int64_t kTile = kThreads * kQuad;
 
 struct Piece {
   int64_t begin, end;   // elements of the operands
@@ -46,8 +46,8 @@ struct State {
   std::vector<Launch> launches;
 };
 
-// Tiles start at multiples of kTile of the operands, so that the elements of a
-// thread are aligned; those of a piece need not start at its begin.
+// Tiles start at multiples of kTile of the operands, so that the quads of
+// threads are aligned; those of a piece need not start at its begin.
 int64_t BlockCount(const UpdatePiece& piece) {
   return DivideUp(piece.end, kTile) - piece.begin / kTile;
 }
@@ -115,53 +115,53 @@ struct SgdUpdate {
   }
 };
 
-// The elements of one run that the block owns: all eight in vector accesses, or
-// those within [low, high) one by one.
-struct Run {
-  int64_t at, low, high;
-  bool whole;
+// Keeps the compiler from moving loads down to where values are used, so that
+// those of all operands are under way at once.
+__device__ void Pin(float4& x) {
+  asm volatile("" : "+f"(x.x), "+f"(x.y), "+f"(x.z), "+f"(x.w));
+}
+__device__ void Pin(uint4& x) {
+  asm volatile("" : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w));
+}
 
-  __device__ void Load(DType dtype, const void* data, float (&x)[kRun]) const {
-    if (whole) return LoadFloat8(dtype, data, at, x);
-#pragma unroll
-    for (int k = 0; k < kRun; ++k) {
-      x[k] = Owns(k) ? LoadFloat(dtype, data, at + k) : 0.0f;
-    }
-  }
-  __device__ void Store(DType dtype, void* data, const float (&x)[kRun]) const {
-    if (whole) return StoreFloat8(dtype, data, at, x);
-#pragma unroll
-    for (int k = 0; k < kRun; ++k) {
-      if (Owns(k)) StoreFloat(dtype, data, at + k, x[k]);
-    }
-  }
-  __device__ bool Owns(int k) const { return at + k >= low && at + k < high; }
-};
+__device__ float4& QuadAt(float* data, int64_t at) {
+  return *reinterpret_cast<float4*>(data + at);
+}
+
+// Params are written last: they may have the gradient's bytes.
+template <typename Update>
+__device__ void UpdateQuad(const typename Update::Scalars& s,
+                           const UpdateOperands& o, int64_t at) {
+  float4 p = QuadAt(o.master, at), m = QuadAt(o.moment1, at);
+  float4 v = {0, 0, 0, 0};
+  if constexpr (Update::kHasMoment2) v = QuadAt(o.moment2, at);
+  uint4 raw = LoadQuad(o.grad_dtype, o.grad, at);
+  Pin(p);
+  Pin(m);
+  if constexpr (Update::kHasMoment2) Pin(v);
+  Pin(raw);
+  const float4 g = FloatsOfQuad(o.grad_dtype, raw);
+  Update::Apply(s, g.x, p.x, m.x, v.x);
+  Update::Apply(s, g.y, p.y, m.y, v.y);
+  Update::Apply(s, g.z, p.z, m.z, v.z);
+  Update::Apply(s, g.w, p.w, m.w, v.w);
+  QuadAt(o.master, at) = p;
+  QuadAt(o.moment1, at) = m;
+  if constexpr (Update::kHasMoment2) QuadAt(o.moment2, at) = v;
+  if (o.param != nullptr) StoreQuad(o.param_dtype, o.param, at, p);
+}
 
 template <typename Update>
-struct RunState {
-  float p[kRun], m[kRun], v[kRun], g[kRun];
-
-  __device__ void Load(const Run& run, const UpdateOperands& o) {
-    run.Load(DType::kFp32, o.master, p);
-    run.Load(DType::kFp32, o.moment1, m);
-    if constexpr (Update::kHasMoment2) run.Load(DType::kFp32, o.moment2, v);
-    run.Load(o.grad_dtype, o.grad, g);
-  }
-  __device__ void Apply(const typename Update::Scalars& scalars) {
-#pragma unroll
-    for (int k = 0; k < kRun; ++k) {
-      Update::Apply(scalars, g[k], p[k], m[k], v[k]);
-    }
-  }
-  __device__ void Store(const Run& run, const UpdateOperands& o) const {
-    run.Store(DType::kFp32, o.master, p);
-    run.Store(DType::kFp32, o.moment1, m);
-    if constexpr (Update::kHasMoment2) run.Store(DType::kFp32, o.moment2, v);
-    // Last: the param may have the gradient's bytes.
-    if (o.param != nullptr) run.Store(o.param_dtype, o.param, p);
-  }
-};
+__device__ void UpdateOne(const typename Update::Scalars& s,
+                          const UpdateOperands& o, int64_t at) {
+  float p = o.master[at], m = o.moment1[at], v = 0.0f;
+  if constexpr (Update::kHasMoment2) v = o.moment2[at];
+  Update::Apply(s, LoadFloat(o.grad_dtype, o.grad, at), p, m, v);
+  o.master[at] = p;
+  o.moment1[at] = m;
+  if constexpr (Update::kHasMoment2) o.moment2[at] = v;
+  if (o.param != nullptr) StoreFloat(o.param_dtype, o.param, at, p);
+}
 
 __device__ int FindPiece(const PieceTable& table, int64_t block) {
   int low = 0;
@@ -203,7 +203,7 @@ __global__ void FoldKernel(const __grid_constant__ UpdateRule rule,
 }
 
 template <typename Update>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 5)
     UpdateKernel(const __grid_constant__ UpdateOperands o, const float* record,
                  void* scratch, bool aligned,
                  const __grid_constant__ PieceTable table) {
@@ -216,32 +216,29 @@ __global__ void __launch_bounds__(kThreads)
   if (padding && !writes_param) return;
   const int64_t tile =
       (piece.begin / kTile + blockIdx.x - piece.first_block) * kTile;
-  const int64_t low = max(piece.begin, tile);
-  const int64_t high = min(piece.end, tile + kTile);
-  const auto run_at = [&](int64_t at) {
-    return Run{at, low, high, aligned && at >= low && at + kRun <= high};
-  };
-  if (skip || padding) {
-    for (int64_t at = tile + threadIdx.x * kRun; at < high;
-         at += kThreads * kRun) {
-      if (at + kRun <= low) continue;
-      const Run run = run_at(at);
-      float p[kRun] = {};
-      if (skip) run.Load(DType::kFp32, o.master, p);
-      run.Store(o.param_dtype, o.param, p);
+  // This thread's quad, of which the piece may own a part.
+  const int64_t at = tile + threadIdx.x * kQuad;
+  const int64_t low = max(piece.begin, at);
+  const int64_t high = min(piece.end, at + kQuad);
+  const bool whole = aligned && high - low == kQuad;
+  if (skip || padding) {  // params are the master copy, or zero
+    if (whole) {
+      const float4 p = skip ? QuadAt(o.master, at) : float4{0, 0, 0, 0};
+      StoreQuad(o.param_dtype, o.param, at, p);
+    } else {
+      for (int64_t i = low; i < high; ++i) {
+        StoreFloat(o.param_dtype, o.param, i, skip ? o.master[i] : 0.0f);
+      }
     }
     return;
   }
   const typename Update::Scalars scalars =
       *ScalarsOf<typename Update::Scalars>(scratch, index);
-  for (int64_t at = tile + threadIdx.x * kRun; at < high;
-       at += kThreads * kRun) {
-    if (at + kRun <= low) continue;
-    const Run run = run_at(at);
-    RunState<Update> state;
-    state.Load(run, o);
-    state.Apply(scalars);
-    state.Store(run, o);
+  if (whole) {
+    UpdateQuad<Update>(scalars, o, at);
+  } else {
+#pragma unroll 1
+    for (int64_t i = low; i < high; ++i) UpdateOne<Update>(scalars, o, i);
   }
 }
 

@@ -44,22 +44,6 @@ inline RowLayout MakeRowLayout(int64_t n, int64_t pack, int block_threads,
   return layout;
 }
 
-// For rows that a reduction waits for: few threads with up to eight packs each,
-// one warp where that suffices.
-inline RowLayout MakeNarrowRowLayout(int64_t n, int64_t pack,
-                                     int block_threads) {
-  RowLayout layout;
-  const int64_t packs = std::max<int64_t>(1, GpuCeilDiv(n, pack));
-  while (layout.threads < block_threads && packs > layout.threads * 8) {
-    layout.threads *= 2;
-  }
-  // Few cases: each is a kernel to compile.
-  if (packs > layout.threads) layout.packs = packs > layout.threads * 4 ? 8 : 4;
-  layout.rows = block_threads / layout.threads;
-  layout.tile = int64_t{layout.threads} * layout.packs * pack;
-  return layout;
-}
-
 // Sums of the columns of [rows, n]: blocks take a strip of columns in a slice
 // of the rows, and a second kernel adds the slices.
 struct ColumnPlan {
@@ -81,15 +65,35 @@ inline int64_t SumBlocks(int64_t n) {
   return std::clamp<int64_t>(GpuCeilDiv(n, 4096), 1, kGpuBlocks);
 }
 
-// layer_norm_grad: one pass writes dx and sums columns where a row is one tile.
-inline RowLayout NormGradLayout(int64_t n, DType dtype) {
-  return MakeRowLayout(n, GpuPack(dtype), 256, 2);
+// layer_norm: rows of two packs a thread, a block each but for those of a warp.
+inline constexpr int kNormThreads = 1024;
+inline RowLayout NormLayoutOf(int64_t n, DType dtype, int most_threads) {
+  RowLayout layout;
+  layout.packs = 2;
+  const int64_t half = GpuCeilDiv(n, 2 * GpuPack(dtype));
+  layout.threads = static_cast<int>(
+      std::clamp<int64_t>(GpuCeilDiv(half, 32) * 32, 32, most_threads));
+  layout.tile = int64_t{layout.threads} * 2 * GpuPack(dtype);
+  return layout;
 }
-// Rows that a thread takes part in at a time, so that one reduction serves all.
-constexpr int NormGradRows(int packs) { return packs == 1 ? 4 : 2; }
+inline RowLayout NormLayout(int64_t n, DType dtype) {
+  RowLayout layout = NormLayoutOf(n, dtype, kNormThreads);
+  if (layout.threads == 32) layout.rows = 4;
+  return layout;
+}
+
+// layer_norm_grad: one pass writes dx and sums columns where a row is one tile.
+// One block for each processor of a large GPU; its rows are taken by groups of
+// threads, no more than there are named barriers for.
+inline constexpr int kNormGradThreads = 512;
+inline constexpr int64_t kNormGradBlocks = kGpuBlocks / 4;
+inline RowLayout NormGradLayout(int64_t n, DType dtype) {
+  RowLayout layout = NormLayoutOf(n, dtype, kNormGradThreads);
+  layout.rows = std::min(8, kNormGradThreads / layout.threads);
+  return layout;
+}
 inline int64_t NormGradBlocks(int64_t rows, const RowLayout& layout) {
-  const int64_t at_once = int64_t{layout.rows} * NormGradRows(layout.packs);
-  return std::clamp<int64_t>(GpuCeilDiv(rows, at_once), 1, kGpuBlocks / 2);
+  return std::clamp<int64_t>(GpuCeilDiv(rows, layout.rows), 1, kNormGradBlocks);
 }
 // Partial sums of each column.
 inline int64_t NormGradPartials(int64_t rows, int64_t n, DType dtype,

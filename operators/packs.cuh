@@ -105,15 +105,6 @@ __device__ inline uint4 LoadRawPack(const T* row, int64_t column, int64_t n) {
   }
   return raw;
 }
-template <typename T>
-__device__ inline Floats<kPackOf<T>> FromRawPack(const uint4& raw) {
-  T values[kPackOf<T>];
-  __builtin_memcpy(values, &raw, sizeof raw);
-  Floats<kPackOf<T>> result;
-#pragma unroll
-  for (int i = 0; i < kPackOf<T>; ++i) result.value[i] = ToFloat(values[i]);
-  return result;
-}
 
 template <int kCount, typename T>
 __device__ inline void StoreRow(const Floats<kCount>& from, T* row,

@@ -76,8 +76,9 @@ DeviceErrorSlot CudaRunner::Run(const std::vector<HostBytes>& operands,
   std::vector<size_t> offsets;
   size_t total = 0;
   for (const HostBytes& operand : operands) {
-    offsets.push_back(total);
-    total += (operand.count + kAlignment - 1) / kAlignment * kAlignment;
+    offsets.push_back(total + operand.misalign);
+    const size_t bytes = operand.count + operand.misalign;
+    total += (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
   Reserve(total);
   std::vector<void*> addresses;

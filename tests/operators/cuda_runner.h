@@ -28,12 +28,13 @@ class CudaRunner {
   struct HostBytes {
     unsigned char* data = nullptr;
     size_t count = 0;
+    size_t misalign = 0;  // bytes by which its address misses an aligned one
   };
   using Launch = std::function<void(const std::vector<void*>& addresses,
                                     DeviceErrorSlot* error, void* stream)>;
-  // Copies `operands` to 256-byte aligned addresses of the device, calls
-  // `launch` with them, waits, and copies everything back. Rethrows what
-  // `launch` threw; returns the error that kernels left.
+  // Copies `operands` to 256-byte aligned addresses of the device, or as far
+  // behind as they say, calls `launch` with them, waits, and copies everything
+  // back. Rethrows what `launch` threw; returns the error that kernels left.
   DeviceErrorSlot Run(const std::vector<HostBytes>& operands,
                       const Launch& launch);
 

@@ -71,8 +71,9 @@ TEST(Softmax, GradientMatchesFiniteDifferences) {
 
 TEST_P(NormTest, LayerNormMatchesPlainLoops) {
   const DType t = GetParam();
-  for (const Shape& shape : {Shape{4, 1}, Shape{2, 3, 36}, Shape{2, 2500},
-                             Shape{0, 4}, Shape{5, 33}}) {
+  for (const Shape& shape :
+       {Shape{4, 1}, Shape{2, 3, 36}, Shape{2, 2500}, Shape{0, 4}, Shape{5, 33},
+        Shape{9, 768}, Shape{3, 8192}, Shape{2, 17000}}) {
     const int64_t n = shape.dim(-1);
     const Array x = RandomArray(t, shape, 1, -2, 4);
     const Array weight = RandomArray(t, {n}, 2, 0.5, 1.5);
@@ -100,7 +101,7 @@ TEST_P(NormTest, LayerNormMatchesPlainLoops) {
 
 TEST_P(NormTest, AddLayerNormHasTheBitsOfItsParts) {
   const DType t = GetParam();
-  for (int64_t n : {33, 1500}) {
+  for (int64_t n : {33, 1500, 2048, 17000}) {
     const Array x = RandomArray(t, {5, n}, 1);
     const Array residual = RandomArray(t, {5, n}, 2);
     const Array weight = RandomArray(t, {n}, 3);
@@ -148,7 +149,7 @@ TEST(LayerNorm, GradientMatchesFiniteDifferences) {
 
 TEST_P(NormTest, LayerNormGradMatchesPlainLoops) {
   const DType t = GetParam();
-  for (int64_t n : {36, 2500}) {
+  for (int64_t n : {36, 768, 2500, 5120, 8200}) {
     const int64_t rows = 70;
     const Array x = RandomArray(t, {rows, n}, 1, -2, 2);
     const Array weight = RandomArray(t, {n}, 2);
@@ -189,6 +190,72 @@ TEST_P(NormTest, LayerNormGradMatchesPlainLoops) {
       ExpectNear(got["dbias"][0], dbias, UnitRoundoff(t), 1e-4, "dbias");
     }
   }
+}
+
+// On a GPU: widths on both sides of those that a block takes at once, by packs
+// and value by value.
+TEST_P(NormTest, LayerNormHasTheSameBitsAtAnyAddress) {
+  if (TestDevice() != DeviceKind::kCuda) {
+    GTEST_SKIP() << "about kernels of a GPU: set PLO_TEST_DEVICE=cuda";
+  }
+  const DType t = GetParam();
+  for (const int64_t n :
+       {1, 7, 256, 520, 768, 1000, 2048, 4096, 5120, 8192, 8200, 17000}) {
+    SCOPED_TRACE(n);
+    // More than the groups of all blocks.
+    const int64_t rows = n <= 2048 ? 1100 : 140;
+    const Shape shape{rows, n};
+    const Array x = RandomArray(t, shape, 1, -2, 4);
+    const Array other = RandomArray(t, shape, 2);
+    const Array weight = RandomArray(t, {n}, 3, 0.5, 1.5);
+    const Array bias = RandomArray(t, {n}, 4);
+    const Array mean = RandomArray(DType::kFp32, {rows}, 5);
+    const Array rstd = RandomArray(DType::kFp32, {rows}, 6, 0.5, 1.5);
+    const std::vector<std::pair<std::string, Arrays>> grad = {
+        {"x", {x}}, {"mean", {mean}}, {"rstd", {rstd}}, {"dout", {other}}};
+    auto weighted = grad;
+    weighted.push_back({"weight", {weight}});
+    for (OpCase c : {OpCase{.type = "layer_norm",
+                    .inputs = {{"x", {x}}, {"bias", {bias}}},
+                    .outputs = {"out", "mean", "rstd"}},
+                     OpCase{.type = "add_layer_norm",
+                     .inputs = {{"x", {x}},
+                                {"residual", {other}},
+                                {"weight", {weight}},
+                                {"bias", {bias}}},
+                     .outputs = {"sum", "out", "mean", "rstd"},
+                     .inplace = true},
+                     OpCase{.type = "layer_norm_grad",
+                     .inputs = weighted,
+                     .outputs = {"dx", "dweight", "dbias"},
+                     .inplace = true},
+                     OpCase{.type = "layer_norm_grad",
+                     .inputs = grad,
+                     .outputs = {"dx", "dbias"}},
+                     OpCase{.type = "layer_norm_grad",
+                     .inputs = grad,
+                     .outputs = {"dweight", "dbias"}}}) {
+      SlotArrays want = RunOp(c);
+      c.misalign = 1;
+      SlotArrays got = RunOp(c);
+      for (const std::string& slot : c.outputs) {
+        ExpectSame(got[slot][0], want[slot][0], c.type + " " + slot);
+      }
+    }
+  }
+}
+
+TEST_P(NormTest, LayerNormGradOfNoRowsIsZero) {
+  const DType t = GetParam();
+  SlotArrays got =
+      RunOp({.type = "layer_norm_grad",
+             .inputs = {{"x", {RandomArray(t, {0, 40}, 1)}},
+                        {"mean", {RandomArray(DType::kFp32, {0}, 2)}},
+                        {"rstd", {RandomArray(DType::kFp32, {0}, 3)}},
+                        {"dout", {RandomArray(t, {0, 40}, 4)}}},
+             .outputs = {"dx", "dweight", "dbias"}});
+  EXPECT_EQ(got["dweight"][0].values, Doubles(40, 0.0));
+  EXPECT_EQ(got["dbias"][0].values, Doubles(40, 0.0));
 }
 
 TEST(LayerNorm, ErrorsNameOpVarsAndShapes) {

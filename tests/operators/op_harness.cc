@@ -159,6 +159,7 @@ AttrMap Attrs(std::vector<std::pair<std::string, Attr>> values) {
 
 struct OpHarness::Impl {
   DeviceKind device;
+  size_t misalign = 0;
   Program program;
   std::map<VarId, std::shared_ptr<Buffer>> buffers;
 
@@ -191,6 +192,7 @@ OpHarness::OpHarness(DeviceKind device) : impl_(std::make_unique<Impl>()) {
 }
 OpHarness::~OpHarness() = default;
 Program& OpHarness::program() { return impl_->program; }
+void OpHarness::set_misalign(size_t elements) { impl_->misalign = elements; }
 
 VarId OpHarness::AddInput(const std::string& name, const Array& value,
                           Place place) {
@@ -302,16 +304,17 @@ void OpHarness::Impl::CallOnCuda(const Op& op, const KernelEnv& env,
   // Operands with the canaries behind them.
   std::vector<CudaRunner::HostBytes> operands;
   std::map<const Buffer*, size_t> index;
-  const auto add = [&](const Buffer& buffer) {
+  const auto add = [&](const Buffer& buffer, size_t misaligned) {
     if (!index.emplace(&buffer, operands.size()).second) return;
-    operands.push_back({buffer.data(), buffer.bytes() + kGuardBytes});
+    operands.push_back(
+        {buffer.data(), buffer.bytes() + kGuardBytes, misaligned});
   };
-  add(workspace);
+  add(workspace, 0);
   for (const auto* slots : {&op.inputs, &op.outputs}) {
     for (const Slot& slot : *slots) {
       for (VarId id : slot.vars) {
-        Bind(id);
-        add(*buffers[id]);
+        const Tensor tensor = Bind(id);
+        add(*buffers[id], misalign * static_cast<size_t>(SizeOf(tensor.dtype)));
       }
     }
   }
@@ -524,6 +527,7 @@ std::map<std::string, Array> OpHarness::Gradients(
 
 SlotArrays RunOp(const OpCase& c, DeviceKind device) {
   OpHarness harness(device);
+  harness.set_misalign(c.misalign);
   Op& op = AddCase(harness, c);
   harness.Run(op, c.step, c.env);
   return ReadOutputs(harness, op);

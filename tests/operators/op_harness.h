@@ -67,6 +67,8 @@ struct OpCase {
   OpId random_id = kNoId;
   StepInfo step = {};
   KernelEnv env = {};
+  // Elements by which operands on a GPU miss an aligned address.
+  size_t misalign = 0;
 };
 // Builds attributes inline: Attrs({{"eps", 1e-5}, {"causal", true}}).
 AttrMap Attrs(std::vector<std::pair<std::string, Attr>> values);
@@ -112,6 +114,7 @@ class OpHarness {
   Op& AddOp(OpSpec spec, bool inplace = false);
   // Runs one op that AddOp() made; allocates its outputs.
   void Run(const Op& op, const StepInfo& step, const KernelEnv& env);
+  void set_misalign(size_t elements);  // see OpCase
   Array Read(VarId var) const;
   // Emits and runs the gradient ops of `op`; see RunGrad().
   std::map<std::string, Array> Gradients(

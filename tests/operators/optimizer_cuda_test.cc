@@ -25,10 +25,12 @@ using Bytes = std::vector<std::byte>;
 class DeviceProgram {
  public:
   DeviceProgram(const Program& program, const std::vector<const Op*>& ops,
-                std::unique_ptr<Device> device, const KernelEnv& env)
+                std::unique_ptr<Device> device, const KernelEnv& env,
+                int64_t misalign = 0)
       : program_(program),
         device_(std::move(device)),
         env_(env),
+        misalign_(misalign),
         stream_(device_->CreateStream(StreamKind::kCompute)) {
     for (const Op* op : ops) Bind(*op);
   }
@@ -73,7 +75,12 @@ class DeviceProgram {
   }
   void* Address(VarId var) {
     const auto [at, fresh] = addresses_.try_emplace(var, nullptr);
-    if (fresh) at->second = Allocate(program_.var(var).bytes());
+    if (fresh) {
+      const int64_t skipped = misalign_ * SizeOf(program_.var(var).dtype);
+      at->second = static_cast<std::byte*>(
+                       Allocate(program_.var(var).bytes() + skipped)) +
+                   skipped;
+    }
     return at->second;
   }
   std::vector<KernelContext::BoundSlot> BindSlots(
@@ -101,6 +108,7 @@ class DeviceProgram {
   const Program& program_;
   const std::unique_ptr<Device> device_;
   const KernelEnv env_;
+  const int64_t misalign_;  // elements by which vars miss an aligned address
   const StreamId stream_;
   std::vector<void*> allocated_;
   std::map<VarId, void*> addresses_;
@@ -194,6 +202,7 @@ struct Case {
   const char* clip_mode;
   double clip;
   bool decoupled;
+  int64_t misalign = 0;
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
@@ -342,7 +351,8 @@ TEST_P(OptimizerOnGpu, HasTheBitsOfTheCpuOverAThousandSteps) {
     env.rank = rank;
     env.world_size = Bucket::kRanks;
     DeviceProgram cpu(step.program(), step.ops(), CreateCpuDevice(), env);
-    DeviceProgram gpu(step.program(), step.ops(), CreateCudaDevice({}), env);
+    DeviceProgram gpu(step.program(), step.ops(), CreateCudaDevice({}), env,
+                      c.misalign);
     const auto write = [&](VarId var, const Bytes& bytes) {
       cpu.Write(var, bytes);
       gpu.Write(var, bytes);
@@ -424,7 +434,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"AdamFp16", "adamw", kF16, kF16, "norm", 0.5, false},
         Case{"AdamMixed", "adamw", kF32, kB16, "value", 0.25, true},
         Case{"SgdBf16", "sgd_momentum", kB16, kB16, "global_norm", 1, true},
-        Case{"SgdFp32", "sgd_momentum", kF32, kF32, "none", 0, false}),
+        Case{"SgdFp32", "sgd_momentum", kF32, kF32, "none", 0, false},
+        Case{"AdamBf16AtAnyElement", "adamw", kB16, kB16, "global_norm", 1,
+             true, 1},
+        Case{"SgdMixedAtAnyElement", "sgd_momentum", kF32, kF16, "value", 0.25,
+             true, 3}),
     [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace
