@@ -191,8 +191,12 @@ def lr_factor(update, schedule, warmup, steps, min_ratio):
 
 
 # ------------------------------------------------------------------ digest (paddle_lite_offload/param_digest.cc)
-def digest(params):
-    """The param_digest of plo for {plo's name: fp32 tensor in plo's layout}; slow, for small models."""
+def digest(named_params):
+    """The param_digest of plo for params of torch_gpt.py, in fp32; slow, for small models."""
+    params = {}
+    for name, value in named_params:
+        linear = value.dim() == 2 and name not in PLO_NAMES
+        params[plo_name(name)] = value.detach().t() if linear else value.detach()
     state = 0xCBF29CE484222325
 
     def add(data):
