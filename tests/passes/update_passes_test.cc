@@ -194,7 +194,7 @@ TEST_F(UpdatePassesTest, StreamedStatesTravelOnceUpAndOnceDown) {
       const auto bytes = [&](std::string_view type) {
         int64_t sum = 0;
         for (const Op* op : OpsOf(program, type)) {
-          sum += program.var(op->Out1("out")).bytes();
+          for (VarId v : op->Out("out")) sum += program.var(v).bytes();
         }
         return sum;
       };
