@@ -23,6 +23,7 @@ UpdateTraffic TrafficOf(const TrainConfig& config) {
   UpdateTraffic traffic;
   // An fp32 master is what goes up; another one is rounded into a buffer.
   traffic.host_update = 2 * (4 + moments) + grad + (wide ? 0 : param);
+  traffic.grad = grad;
   traffic.param = param;
   traffic.streamed = moments + (wide ? 0 : 4);
   return traffic;
@@ -97,6 +98,31 @@ class Chooser {
     Offload(trial, Fraction(count));
     trial.offload_streamed_fraction = RoundTrip(Share(way, count));
     return PlanRun(trial, world_size_, device_).plan;
+  }
+
+  // The fastest share that keeps to the limit or, without one, leaves the peak
+  // as it is. Gradients of streamed buckets stay on the device until their
+  // update, which small activations do not make up for.
+  double ShareWithin(size_t count, int64_t device_limit) const {
+    constexpr int64_t kRise = 200;  // at most one part of so many
+    double share = Share(std::nullopt, count);
+    // Planning takes long for models so large that the rest does not matter.
+    const int64_t owned =
+        std::accumulate(elements_.begin(), elements_.end(), int64_t{0});
+    const double waiting = TrafficOf(config_).grad * share * Fraction(count) *
+                           static_cast<double>(owned);
+    if (waiting <= static_cast<double>(resident_bytes_ / kRise)) return share;
+    int64_t most = device_limit;
+    if (most == 0) {
+      most = PlanWith(0.0, count).device.arena_bytes;
+      most += most / kRise;
+    }
+    constexpr double kLeast = 0.05;
+    while (share >= kLeast &&
+           PlanWith(share, count).device.arena_bytes > most) {
+      share /= 2;
+    }
+    return share >= kLeast ? share : 0;
   }
 
   // The fewest buckets to offload, of which all suffice.
@@ -194,7 +220,7 @@ TrainConfig ChooseOffload(const TrainConfig& config, int world_size,
   if (config.offload != "auto") {
     const size_t count = BucketsOf(chooser, config.offload_fraction);
     chosen.offload_streamed_fraction =
-        RoundTrip(chooser.Share(std::nullopt, count));
+        RoundTrip(chooser.ShareWithin(count, config.device_memory_limit));
     return chosen;
   }
   const Choice choice = ChooseWithin(chooser, limit, config.host_memory_limit);

@@ -22,7 +22,8 @@ bool ChoosesByMemory(const TrainConfig& config);
 // --device_memory_limit, else to the memory of the machine's devices, and to
 // --host_memory_limit; full offload where none does. Throws InvalidArgument
 // when there is nothing to keep to. A share of streamed states is the one that
-// ends updates first by the rates, 0 without rates.
+// ends updates first by the rates, of those that do not raise the peak or that
+// keep to --device_memory_limit; 0 without rates.
 TrainConfig ChooseOffload(const TrainConfig& config, int world_size,
                           DeviceKind device, const Machine& machine);
 

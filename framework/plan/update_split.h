@@ -20,6 +20,7 @@ std::vector<bool> SplitUpdates(const std::vector<int64_t>& bytes,
 // Bytes per element of an update.
 struct UpdateTraffic {
   double host_update = 28;  // what the host's update reads and writes
+  double grad = 2;          // stays on the device until it is streamed
   double param = 2;         // goes up after it
   double streamed = 12;     // states that go up, and down again
 };

@@ -120,9 +120,28 @@ TEST(OffloadChoice, TheDevicesMemoryStandsInForALimit) {
   EXPECT_LT(chosen.offload_fraction, 0.6);
 }
 
+TEST(OffloadChoice, TheFastestShareLeavesThePeakAsItIs) {
+  TrainConfig config = SmallGpt();
+  config.offload = "optimizer";
+  const int64_t host = Peak(With(config, "optimizer", 1));
+  TrainConfig all = With(config, "optimizer", 1);
+  all.offload_streamed_fraction = "1";
+  const int64_t streamed = Peak(all);
+  ASSERT_GT(streamed, host + host / 20);  // by gradients that wait
+  const Machine fast_link = MachineWith(1e15);
+  EXPECT_LE(Peak(ChooseOffload(config, 2, kCpu, fast_link)), host + host / 200);
+  // Unless there is a limit that leaves room.
+  config.device_memory_limit = streamed;
+  EXPECT_EQ(ChooseOffload(config, 2, kCpu, fast_link).offload_streamed_fraction,
+            "1");
+  config.device_memory_limit = host;
+  EXPECT_LE(Peak(ChooseOffload(config, 2, kCpu, fast_link)), host);
+}
+
 TEST(OffloadChoice, RatesDecideTheStreamedShare) {
   TrainConfig config = SmallGpt();
   config.offload = "optimizer";
+  config.device_memory_limit = 1 << 30;  // does not
   const auto share = [&](const Machine& machine) {
     return ChooseOffload(config, 2, kCpu, machine).offload_streamed_fraction;
   };
