@@ -1,5 +1,6 @@
 #include "paddle_lite_offload/offload_choice.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <numeric>
@@ -125,9 +126,10 @@ class Chooser {
     return share >= kLeast ? share : 0;
   }
 
-  // The fewest buckets to offload, of which all suffice.
-  size_t LeastCount(std::optional<double> way, int64_t device_limit) const {
-    size_t low = 0, high = buckets();  // low is too few
+  // The fewest buckets to offload, of which `most` suffice.
+  size_t LeastCount(std::optional<double> way, int64_t device_limit,
+                    size_t most) const {
+    size_t low = 0, high = most;  // low is too few
     while (low + 1 < high) {
       const size_t middle = low + (high - low) / 2;
       const bool fits =
@@ -164,31 +166,54 @@ struct Choice {
   double share = 0;  // of these
 };
 
+// Of several choices, the one with the fewest bytes.
+struct Nearest {
+  Choice choice;
+  int64_t bytes = std::numeric_limits<int64_t>::max();
+
+  void Offer(const Choice& other, int64_t its_bytes) {
+    if (its_bytes >= bytes) return;
+    choice = other;
+    bytes = its_bytes;
+  }
+  bool empty() const { return bytes == std::numeric_limits<int64_t>::max(); }
+};
+
+// How many buckets to offload so that the plan fits, as many as there are or
+// nearly; 0 where none was found. More offload is less memory, as a rule: other
+// buckets are streamed then, with slots of their own.
+size_t MostThatFits(const Chooser& chooser, std::optional<double> way,
+                    int64_t device_limit, Nearest& smallest) {
+  constexpr size_t kTries = 16;
+  const size_t all = chooser.buckets();
+  for (size_t i = 0; i < std::min(kTries, all); ++i) {
+    const size_t count = all - i * all / std::min(kTries, all);
+    const int64_t bytes = chooser.PlanWith(way, count).device.arena_bytes;
+    smallest.Offer({count, chooser.Share(way, count)}, bytes);
+    if (bytes <= device_limit) return count;
+  }
+  return 0;
+}
+
 // Where nothing keeps to both limits, what comes near: planning will say which
 // is too low, and by how much.
 Choice ChooseWithin(const Chooser& chooser, int64_t device_limit,
                     int64_t host_limit) {
   if (chooser.resident_bytes() <= device_limit) return {};
-  std::optional<Choice> on_device;  // beyond the host's limit
-  Choice smallest;
-  int64_t smallest_bytes = std::numeric_limits<int64_t>::max();
+  Nearest on_device;  // to the host's limit
+  Nearest smallest;
+  smallest.Offer({}, chooser.resident_bytes());
   for (const std::optional<double> way : chooser.Ways()) {
-    const size_t all = chooser.buckets();
-    const int64_t bytes = chooser.PlanWith(way, all).device.arena_bytes;
-    if (bytes < smallest_bytes) {
-      smallest_bytes = bytes;
-      smallest = {all, chooser.Share(way, all)};
-    }
-    if (bytes > device_limit) continue;
-    const size_t count = chooser.LeastCount(way, device_limit);
+    const size_t most = MostThatFits(chooser, way, device_limit, smallest);
+    if (most == 0) continue;
+    const size_t count = chooser.LeastCount(way, device_limit, most);
     const Choice choice = {count, chooser.Share(way, count)};
-    if (host_limit == 0 ||
-        chooser.PlanWith(way, count).pinned.arena_bytes <= host_limit) {
-      return choice;
-    }
-    if (!on_device) on_device = choice;
+    if (host_limit == 0) return choice;
+    const int64_t pinned = chooser.PlanWith(way, count).pinned.arena_bytes;
+    if (pinned <= host_limit) return choice;
+    on_device.Offer(choice, pinned);
   }
-  return on_device.value_or(smallest);
+  return on_device.empty() ? smallest.choice : on_device.choice;
 }
 
 }  // namespace

@@ -38,9 +38,13 @@ Rates LoadRates(const std::string& path) {
                      [&](const auto& entry) { return entry.first == key; });
     PLO_ENFORCE(number != numbers.end(), kInvalidArgument, "rates file '", path,
                 "': unknown key '", key, "'");
-    PLO_ENFORCE(value.is_number() && value.get<double>() > 0, kInvalidArgument,
+    // Beyond these no machine lies, and times would overflow.
+    constexpr double kLeast = 1e-3, kMost = 1e24;
+    const double rate = value.is_number() ? value.get<double>() : 0;
+    PLO_ENFORCE(rate >= kLeast && rate <= kMost, kInvalidArgument,
                 "rates file '", path, "': '", key,
-                "' must be a positive number, got ", value.dump());
+                "' must be a positive number (", kLeast, " to ", kMost,
+                "), got ", value.dump());
     *number->second = value.get<double>();
   }
   if (json.contains("matmul_flops") && !json.contains("matmul_flops_fp32")) {

@@ -50,6 +50,8 @@ TEST(RatesTest, BadFilesAreNamed) {
   ExpectBadRates("{", "is not a JSON object");
   ExpectBadRates(R"({"speed": 1})", "unknown key 'speed'");
   ExpectBadRates(R"({"d2h_bytes": 0})", "'d2h_bytes' must be a positive");
+  ExpectBadRates(R"({"d2h_bytes": 1e-308})", "'d2h_bytes' must be a positive");
+  ExpectBadRates(R"({"launch_us": 1e308})", "'launch_us' must be a positive");
   ExpectBadRates(R"({"d2h_bytes": "fast"})", "'d2h_bytes' must be a positive");
   ExpectBadRates(R"({"name": 3})", "'name' is not a string");
   try {
@@ -64,7 +66,7 @@ TEST(RatesTest, TextRoundTrips) {
   Rates rates;
   rates.name = "a \"box\" of \xC3\xA4";
   double value = 1.0 / 3;
-  for (const auto& [name, number] : NumbersOf(rates)) *number = value *= 1e3;
+  for (const auto& [name, number] : NumbersOf(rates)) *number = value *= 1e2;
   const RatesFile file(RatesText(rates));
   Rates loaded = LoadRates(file.path());
   EXPECT_EQ(loaded.name, rates.name);

@@ -87,6 +87,39 @@ TEST(OffloadChoice, AnInfeasibleLimitLeavesTheErrorToThePlan) {
   PlanRun(ChooseOffload(config, 2, kCpu, MachineWith(37e9)), 2, kCpu);
 }
 
+// What is named where nothing fits does.
+TEST(OffloadChoice, NoOffloadAndLeastPinnedBytesCompeteToo) {
+  TrainConfig config = SmallGpt();
+  config.model = "mlp";
+  config.layers = config.hidden = config.micro_batch = 1;
+  config.offload_streamed_fraction = "1";
+  const int64_t none = Peak(With(config, "none", 1));
+  config.device_memory_limit = 1;
+  try {
+    PlanRun(ChooseOffload(config, 2, kCpu, {}), 2, kCpu);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_LE(std::atoll(text.c_str() + text.rfind(' ') + 1), none);
+  }
+
+  config = SmallGpt();
+  config.micro_batch = 16;
+  config.device_memory_limit = Peak(With(config, "optimizer", 0.5));
+  config.host_memory_limit = 1000;
+  const Machine slow_link = MachineWith(1e6);
+  const TrainConfig never = ChooseOffload(config, 2, kCpu, slow_link);
+  TrainConfig free = never;
+  free.host_memory_limit = 0;
+  const int64_t pinned = PlanRun(free, 2, kCpu).plan.pinned.arena_bytes;
+  // Less than what the fastest way pins.
+  config.host_memory_limit = 0;
+  EXPECT_LE(pinned, PlanRun(ChooseOffload(config, 2, kCpu, slow_link), 2, kCpu)
+                        .plan.pinned.arena_bytes);
+  config.host_memory_limit = pinned;
+  PlanRun(ChooseOffload(config, 2, kCpu, slow_link), 2, kCpu);
+}
+
 TEST(OffloadChoice, StreamsMoreWhereTheHostsLimitAsksForIt) {
   TrainConfig config = SmallGpt();
   config.accumulate_steps = 2;
