@@ -10,6 +10,7 @@
 int main(int argc, char** argv) {
   plo::TrainConfig config;
   config.model = "gpt";
+  config.device = "cpu";
   config.layers = 2;
   config.hidden = 64;
   config.heads = 4;

@@ -279,7 +279,7 @@ std::string DescribeReport(const TrainReport& report) {
     text += "estimated step time " + Ms(*report.estimated_step_ms) +
             " by the rates of " + report.rates.value_or("?") + "\n";
   }
-  if (!report.chosen.empty()) text += "auto is " + report.chosen + "\n";
+  if (!report.chosen.empty()) text += "chosen: " + report.chosen + "\n";
   if (report.outcome) {
     text += "param digest " + report.outcome->param_digest + "\n";
   }

@@ -261,11 +261,13 @@ TrainConfig ChooseOffload(const TrainConfig& config, int world_size,
 std::string DescribeChoice(const TrainConfig& given,
                            const TrainConfig& chosen) {
   if (!ChoosesByMachine(given)) return "";
-  std::string text = "--offload=" + chosen.offload;
-  if (chosen.offload == "none") return text;
-  return StrCat(
-      text, " --offload_fraction=", RoundTrip(chosen.offload_fraction),
-      " --offload_streamed_fraction=", chosen.offload_streamed_fraction);
+  const std::string share =
+      "--offload_streamed_fraction=" + chosen.offload_streamed_fraction;
+  if (given.offload != "auto") return share;
+  if (chosen.offload == "none") return "--offload=none";
+  return StrCat("--offload=", chosen.offload,
+                " --offload_fraction=", RoundTrip(chosen.offload_fraction), " ",
+                share);
 }
 
 }  // namespace plo

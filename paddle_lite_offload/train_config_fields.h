@@ -65,9 +65,9 @@ void VisitFields(TrainConfig& c, Visit visit) {
         "patterns of params that are not trained, joined by '+'");
 
   visit("sharding_stage", &c.sharding_stage,
-        "0 nothing, 1 optimizer state, 2 and gradients, 3 and params");
+        "0 nothing, 1 optimizer state, 2 and gradients (3 is not built yet)");
   visit("sharding_degree", &c.sharding_degree,
-        "ranks that share; 0: the world size");
+        "ranks that share; 0: the world size (others are not built yet)");
   visit("bucket_mb", &c.bucket_mb, "MiB of params reduced together");
   visit("recompute", &c.recompute,
         "activations to compute twice: none, cheap, selective or full");
@@ -81,20 +81,22 @@ void VisitFields(TrainConfig& c, Visit visit) {
   visit("offload_mode", &c.offload_mode,
         "overlap hides the update under the next step, sync does not");
   visit("offload_activations", &c.offload_activations,
-        "regions whose activations wait in host memory, joined by '+'");
+        "regions whose activations wait in host memory (not built yet)");
   visit("prefetch_depth", &c.prefetch_depth, "buckets in flight");
   visit("device_memory_limit", ByteCount{&c.device_memory_limit},
         "for example 8GiB; 0: none");
   visit("host_memory_limit", ByteCount{&c.host_memory_limit},
         "of pinned memory; 0: none");
 
-  visit("device", &c.device, "auto, cpu or cuda");
+  visit("device", &c.device,
+        "cpu or cuda; auto: a GPU if there is one, and always for plan");
   visit("rates", &c.rates,
         "file of what the machine does per second (default: what plo "
         "calibrate measured, else an H200's; none for the CPU)");
-  visit("save_dir", &c.save_dir, "folder of checkpoints");
-  visit("save_every", &c.save_every, "steps between checkpoints");
-  visit("resume", &c.resume, "checkpoint to continue from");
+  visit("save_dir", &c.save_dir, "folder of checkpoints (not built yet)");
+  visit("save_every", &c.save_every,
+        "steps between checkpoints (not built yet)");
+  visit("resume", &c.resume, "checkpoint to continue from (not built yet)");
   visit("log_dir", &c.log_dir, "folder of metrics.jsonl");
   visit("trace", &c.trace, "file of a Chrome trace of the last steps");
   visit("dump_ir_dir", &c.dump_ir_dir, "folder of the program after each pass");

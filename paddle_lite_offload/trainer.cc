@@ -158,7 +158,7 @@ PreparedRun Trainer::PrepareTogether(DeviceKind device) const {
 std::string Trainer::DescribeChoices() const {
   std::string text;
   if (rates_) text += "rates of " + Describe(*rates_) + "\n";
-  if (!chosen_.empty()) text += "auto is " + chosen_ + "\n";
+  if (!chosen_.empty()) text += "chosen: " + chosen_ + "\n";
   return text;
 }
 

@@ -69,7 +69,7 @@ TEST_F(CalibrateCli, KeepsWhatItMeasuredAndPlansUseIt) {
   const PloResult plan = Run(kPlan);
   EXPECT_THAT(plan.out, HasSubstr("estimated step time"));
   EXPECT_THAT(plan.out, HasSubstr("(cached in " + cache_));
-  EXPECT_THAT(plan.out, HasSubstr("auto is --offload=optimizer"));
+  EXPECT_THAT(plan.out, HasSubstr("chosen: --offload_streamed_fraction="));
   // One rank is another matter.
   std::vector<std::string> alone = kPlan;
   alone.push_back("--world_size=1");

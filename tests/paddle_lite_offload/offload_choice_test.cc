@@ -213,6 +213,9 @@ TEST(OffloadChoice, IsDescribedAsFlags) {
             "--offload=optimizer --offload_fraction=0.25 "
             "--offload_streamed_fraction=0");
   EXPECT_EQ(DescribeChoice(config, With(config, "none", 1)), "--offload=none");
+  config.offload = "optimizer";
+  EXPECT_EQ(DescribeChoice(config, With(config, "optimizer", 1)),
+            "--offload_streamed_fraction=0");
   config.offload = "none";
   EXPECT_EQ(DescribeChoice(config, config), "");
 }
