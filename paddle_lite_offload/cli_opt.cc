@@ -32,7 +32,15 @@ std::string Print(const Program& program, const std::string& format) {
 }
 
 Program Load(const std::string& path) {
-  return path == "-" ? ParseProgram(ReadStdin()) : LoadProgram(path);
+  const bool standard = path == "-";
+  Program program =
+      standard ? ReadProgram(ReadStdin(), "standard input") : LoadProgram(path);
+  try {
+    Verify(program);
+  } catch (const Error& error) {
+    throw error.WithContext(standard ? "standard input" : path);
+  }
+  return program;
 }
 
 }  // namespace
@@ -54,7 +62,7 @@ int OptCommand(const CliArgs& args) {
     }
     std::printf(
         "usage: plo opt --passes=PIPELINE [--flag=value ...] FILE\n\n"
-        "FILE is a program; - reads its text from standard input.\n\n"
+        "FILE is a program; - reads it from standard input.\n\n"
         "%s\npasses:\n%s",
         set.Help().c_str(), passes.c_str());
     return 0;
@@ -74,7 +82,6 @@ int OptCommand(const CliArgs& args) {
   manager.set_dump_dir(flags.dump_ir_dir);
   CheckOutputs({DumpOutput(flags.dump_ir_dir), {"--output", flags.output}});
   Program program = Load(inputs[0]);
-  Verify(program);
   // Options that do not fit this program are bad usage too.
   if (!flags.passes.empty() || !flags.dump_ir_dir.empty()) {
     CheckUsage([&] { manager.Run(program); });

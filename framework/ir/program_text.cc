@@ -326,14 +326,21 @@ std::string PrintProgram(const Program& program) {
   return Printer(program).Print();
 }
 
-Program LoadProgram(const std::string& path) {
-  const std::string bytes = ReadFile(path);
+Program ReadProgram(std::string_view bytes, const std::string& name) {
   try {
     if (LooksLikeProto(bytes)) return ParseProto(bytes);
+    PLO_ENFORCE(!bytes.empty(), kDataLoss, "the program file is empty");
+    PLO_ENFORCE(IsText(bytes), kDataLoss,
+                "corrupt program file: neither text nor a protobuf message "
+                "that starts as a program does");
     return ParseProgram(bytes);
   } catch (const Error& error) {
-    throw error.WithContext(path);
+    throw error.WithContext(name);
   }
+}
+
+Program LoadProgram(const std::string& path) {
+  return ReadProgram(ReadFile(path), path);
 }
 
 void SaveProgram(const Program& program, const std::string& path) {

@@ -27,8 +27,10 @@ std::string ToGraphviz(const Program& program);
 std::string SerializeProto(const Program& program, bool text = false);
 Program ParseProto(std::string_view bytes);
 
-// Reads either form, telling them apart by content. Errors of the file: see
-// framework/ir/file_io.h.
+// Reads any of these forms, telling them apart by content. Throws as they do,
+// with `name`, say a path, in front.
+Program ReadProgram(std::string_view bytes, const std::string& name);
+// Errors of the file: see framework/ir/file_io.h.
 Program LoadProgram(const std::string& path);
 void SaveProgram(const Program& program, const std::string& path);
 

@@ -30,6 +30,13 @@ inline Role DefaultRole(Section section) {
   return section == Section::kUpdate ? Role::kUpdate : Role::kForward;
 }
 
+// True if no control character but white space is in it.
+inline bool IsText(std::string_view bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](char c) {
+    return (c & ~0x1f) != 0 || c == '\n' || c == '\t' || c == '\r';
+  });
+}
+
 // True if `bytes` start as SerializeProto() writes them, in either form.
 bool LooksLikeProto(std::string_view bytes);
 

@@ -116,20 +116,51 @@ TEST(ProgramFiles, AreToldApartByContent) {
     std::filesystem::rename(dir + "/" + file, dir + "/any");
     EXPECT_EQ(PrintProgram(LoadProgram(dir + "/any")), PrintProgram(program));
   }
-  std::ofstream(dir + "/bad") << "program p { nonsense";
+  std::filesystem::remove_all(dir);
   try {
-    LoadProgram(dir + "/bad");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.message(), HasSubstr(dir + "/bad: program text, line 1"));
-  }
-  try {
-    LoadProgram(dir + "/absent");
+    LoadProgram(dir);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kNotFound);
+    EXPECT_THAT(error.message(), HasSubstr("cannot read '" + dir + "': No "));
   }
-  std::filesystem::remove_all(dir);
+}
+
+// What ReadProgram says of a file "f".
+std::string FileError(std::string_view bytes) {
+  try {
+    ReadProgram(bytes, "f");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ProgramFiles, BadOnesAreNamedWithTheReason) {
+  const std::string bytes = SerializeProto(RandomProgram(1));
+  const std::string corrupt = "DataLoss: f: corrupt program file: ";
+  EXPECT_EQ(FileError(""), "DataLoss: f: the program file is empty");
+  for (size_t cut : {2, 10}) {  // in the name of the format
+    EXPECT_EQ(FileError(bytes.substr(0, cut)),
+              corrupt +
+                  "neither text nor a protobuf message that starts as a "
+                  "program does");
+  }
+  EXPECT_EQ(FileError(bytes.substr(0, bytes.size() - 1)),
+            StrCat(corrupt, "not a valid protobuf message of ",
+                   bytes.size() - 1, " bytes"));
+  std::string flipped = bytes;
+  flipped[16] ^= 1;  // of the checksum, which comes next
+  EXPECT_EQ(FileError(flipped), corrupt + "the checksum does not match");
+  // A tag, a length and the name of the format; a tag and the version.
+  std::string newer = bytes;
+  ASSERT_EQ(newer.substr(13, 2), "\x10\x01");
+  newer[14] = 2;
+  EXPECT_EQ(FileError(newer),
+            "FailedPrecondition: f: the program file has version 2, this build "
+            "reads up to version 1");
+  EXPECT_THAT(FileError("program p { nonsense"),
+              HasSubstr("InvalidArgument: f: program text, line 1, column "));
 }
 
 }  // namespace
