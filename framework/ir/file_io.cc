@@ -83,7 +83,7 @@ Target Look(const std::string& path) {
   target.mode = info.st_mode & 07777;
   if (S_ISDIR(info.st_mode)) {
     target.error = EISDIR;
-  } else if (access(path.c_str(), W_OK) != 0) {
+  } else if (faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) {
     // A link may point to what does not exist yet.
     target.error = S_ISLNK(info.st_mode) && errno == ENOENT ? 0 : errno;
   }

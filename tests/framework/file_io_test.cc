@@ -9,6 +9,8 @@
 #include <fstream>
 #include <functional>
 
+#include "tests/framework/unprivileged.h"
+
 namespace plo {
 namespace {
 
@@ -134,21 +136,15 @@ TEST_F(FileIoTest, MakesFolders) {
 TEST_F(FileIoTest, WithoutPermission) {
   WriteFile(Path("locked"), "x");
   chmod(Path("locked").c_str(), 0);
-  if (access(Path("locked").c_str(), R_OK) == 0) {
-    GTEST_SKIP() << "root may do everything";
-  }
-  for (const auto& call :
-       {std::function<void()>([&] { ReadFile(Path("locked")); }),
-        std::function<void()>([&] { WriteFile(Path("locked"), "y"); }),
-        std::function<void()>([&] { CheckWritable(Path("locked")); })}) {
-    try {
-      call();
-      ADD_FAILURE();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
-      EXPECT_THAT(error.message(), HasSubstr("Permission denied"));
-    }
-  }
+  const Unprivileged user({dir_, Path("locked")});
+  if (!user) GTEST_SKIP() << "root may do everything";
+  const std::string denied = " '" + Path("locked") + "': Permission denied";
+  ExpectError(ErrorCode::kFailedPrecondition, "cannot read" + denied,
+              [&] { ReadFile(Path("locked")); });
+  ExpectError(ErrorCode::kFailedPrecondition, "cannot write" + denied,
+              [&] { WriteFile(Path("locked"), "y"); });
+  ExpectError(ErrorCode::kFailedPrecondition, "cannot write" + denied,
+              [&] { CheckWritable(Path("locked")); });
   // A file in a folder that takes no other.
   chmod(Path("locked").c_str(), 0600);
   chmod(dir_.c_str(), 0500);
