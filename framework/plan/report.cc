@@ -203,7 +203,8 @@ void CheckLimit(const Plan& plan, Place place, int64_t limit) {
                   Name(storage.category), ") ", Bytes(storage.bytes));
   }
   PLO_THROW(kOutOfMemory, "the plan needs ", Bytes(peak.arena_bytes), " of ",
-            Name(place), " memory, the limit is ", Bytes(limit), "; ",
+            Name(place), " memory, ", Bytes(peak.arena_bytes - limit),
+            " more than the limit of ", Bytes(limit), "; ",
             peak.peak_op.empty() ? "" : "the peak is at " + peak.peak_op + "; ",
             "largest live tensors: ", top, "; the smallest ",
             device ? "device" : "host", "_memory_limit that would do is ",

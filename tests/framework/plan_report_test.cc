@@ -50,7 +50,7 @@ TEST(LimitTest, TheErrorNamesOpTensorsAndTheSmallestLimit) {
   EXPECT_THAT(
       MessageOf(ErrorCode::kOutOfMemory, [&] { t.Build(options); }),
       AllOf(HasSubstr("7168 bytes"), HasSubstr("of device memory"),
-            HasSubstr("the limit is 7167 bytes"),
+            HasSubstr("1 bytes (0.0 MiB) more than the limit of 7167 bytes"),
             HasSubstr("the peak is at op 'op' #1"),
             HasSubstr("'a' (activations) 4096 bytes"),
             HasSubstr("'p' (params) 1024 bytes"),
