@@ -359,11 +359,11 @@ class NcclComm : public Comm {
 
 std::unique_ptr<Comm> CreateNcclComm(const LaunchInfo& info,
                                      const CommOptions& options) {
+  const std::string problem = CudaDeviceProblem();
+  PLO_ENFORCE(problem.empty(), kFailedPrecondition, "rank ", info.rank,
+              " asks for NCCL, but ", problem);
   int gpus = 0;
-  if (!CudaDeviceAvailable() || cudaGetDeviceCount(&gpus) != cudaSuccess) {
-    PLO_THROW(kFailedPrecondition, "rank ", info.rank,
-              " asks for NCCL, but there is no usable GPU");
-  }
+  cudaGetDeviceCount(&gpus);
   PLO_ENFORCE(info.local_world_size <= gpus && info.local_rank < gpus,
               kInvalidArgument, "this host has ", info.local_world_size,
               " ranks (LOCAL_RANK is ", info.local_rank, "), but ", gpus,

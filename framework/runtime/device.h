@@ -144,8 +144,9 @@ struct CudaDeviceOptions {
 // Throws FailedPrecondition, with the reason, where plo is built without CUDA,
 // no driver or GPU is present, or the GPU is older than sm_80.
 std::unique_ptr<Device> CreateCudaDevice(const CudaDeviceOptions& options = {});
-// Whether the first GPU can be used.
-bool CudaDeviceAvailable();
+// Why the first GPU cannot be used; empty when it can.
+std::string CudaDeviceProblem();
+inline bool CudaDeviceAvailable() { return CudaDeviceProblem().empty(); }
 // Its name, "NVIDIA H200"; empty where it cannot be used.
 std::string CudaDeviceModel();
 

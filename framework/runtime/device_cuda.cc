@@ -330,9 +330,9 @@ std::unique_ptr<Device> CreateCudaDevice(const CudaDeviceOptions& options) {
   return std::make_unique<CudaDevice>(options, properties);
 }
 
-bool CudaDeviceAvailable() {
+std::string CudaDeviceProblem() {
   cudaDeviceProp properties;
-  return WhyUnusable(0, properties).empty();
+  return WhyUnusable(0, properties);
 }
 
 std::string CudaDeviceModel() {

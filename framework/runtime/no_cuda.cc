@@ -7,17 +7,19 @@ namespace plo {
 
 std::unique_ptr<Device> CreateCudaDevice(const CudaDeviceOptions& options) {
   PLO_THROW(kFailedPrecondition, "CUDA device ", options.ordinal,
-            " asked for, but plo is built without CUDA / no GPU");
+            " asked for, but ", CudaDeviceProblem());
 }
 
-bool CudaDeviceAvailable() { return false; }
+std::string CudaDeviceProblem() {
+  return "there is no GPU that plo could use: it is built without CUDA";
+}
 
 std::string CudaDeviceModel() { return ""; }
 
 std::unique_ptr<Comm> CreateNcclComm(const LaunchInfo& info,
                                      const CommOptions&) {
-  PLO_THROW(kFailedPrecondition, "rank ", info.rank,
-            " asks for NCCL, but plo is built without CUDA");
+  PLO_THROW(kFailedPrecondition, "rank ", info.rank, " asks for NCCL, but ",
+            CudaDeviceProblem());
 }
 
 }  // namespace plo

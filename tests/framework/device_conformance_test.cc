@@ -403,7 +403,8 @@ TEST(CudaStubTest, SaysWhyThereIsNoCudaDevice) {
   EXPECT_THAT([] { CreateCudaDevice(); },
               testing::ThrowsMessage<Error>(
                   testing::AllOf(testing::HasSubstr("FailedPrecondition"),
-                                 testing::HasSubstr("no GPU"))));
+                                 testing::HasSubstr("CUDA device 0 asked for"),
+                                 testing::HasSubstr(CudaDeviceProblem()))));
 }
 
 }  // namespace
