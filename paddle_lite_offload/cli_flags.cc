@@ -32,7 +32,7 @@ std::string DefaultText(const T& value) {
 
 std::string TypeName(const std::string& gflags_type) {
   if (gflags_type == "bool") return "true or false";
-  if (gflags_type == "double") return "a number";
+  if (gflags_type == "double") return "a number that fits 64 bits";
   return "an integer that fits 64 bits";
 }
 

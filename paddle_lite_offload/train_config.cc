@@ -21,6 +21,8 @@ constexpr int64_t kMaxLayers = 10000;
 constexpr double kMaxParameters = 1e15;
 constexpr int64_t kMaxWarmupSteps = 1000000000000;
 constexpr int64_t kMaxAccumulateSteps = 1 << 20;
+// Above it sampling would take days.
+constexpr int64_t kMaxGenerate = 1 << 20;
 constexpr int64_t kMaxBucketMb = 1 << 20;
 
 void RequireOneOf(const char* flag, std::string_view value,
@@ -162,7 +164,9 @@ void CheckSteps(const TrainConfig& c, int world_size) {
               "--text needs --vocab_size of at least 256, one id per byte, "
               "got ",
               c.vocab_size);
-  RequireAtLeast("generate", c.generate, 0);
+  PLO_ENFORCE(c.generate >= 0 && c.generate <= kMaxGenerate, kInvalidArgument,
+              "--generate must be in [0, ", kMaxGenerate, "], got ",
+              c.generate);
   PLO_ENFORCE(c.generate == 0 || c.model == "gpt", kInvalidArgument,
               "--generate needs --model=gpt");
   PLO_ENFORCE(c.generate == 0 || c.vocab_size >= 256, kInvalidArgument,

@@ -83,7 +83,8 @@ TEST(FlagSet, ExplainsBadUsage) {
               HasSubstr("--t_width=abc: expected an integer"));
   EXPECT_THAT(UsageOf({"--t_width=99999999999999999999"}),
               HasSubstr("expected an integer that fits 64 bits"));
-  EXPECT_THAT(UsageOf({"--t_rate=1e999"}), HasSubstr("expected a number"));
+  EXPECT_THAT(UsageOf({"--t_rate=1e999"}),
+              HasSubstr("--t_rate=1e999: expected a number that fits 64 bits"));
   for (const char* text : {"nan", "-inf", "Infinity"}) {
     EXPECT_EQ(UsageOf({std::string("--t_rate=") + text}),
               std::string("--t_rate=") + text + ": expected a finite number");

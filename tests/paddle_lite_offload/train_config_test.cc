@@ -39,6 +39,8 @@ TEST(TrainConfig, RejectsWhatMakesNoSense) {
       {[](auto& c) { c.hidden = int64_t{1} << 40; }, kBad, "overflows"},
       {[](auto& c) { c.steps = std::numeric_limits<int64_t>::max(); }, kBad,
        "number of tokens of the run overflows"},
+      {[](auto& c) { c.generate = int64_t{1} << 40; }, kBad,
+       "--generate must be in [0, 1048576], got 1099511627776"},
       {[](auto& c) { c.vocab_size = int64_t{1} << 31; }, kBad,
        "--vocab_size must be at most 2147483647"},
       {[nan](auto& c) { c.lr = nan; }, kBad, "--lr must be a finite number"},
