@@ -1,16 +1,15 @@
-// Runs the plo executable: exit statuses, messages, files.
+// Runs the plo executable: exit statuses, outputs, files. Bad input:
+// cli_errors_test.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "framework/ir/error.h"
+#include "tests/paddle_lite_offload/shell_plo.h"
 
 namespace plo {
 namespace {
@@ -19,37 +18,6 @@ using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-struct CliResult {
-  int status = -1;
-  std::string output;
-};
-
-CliResult Plo(const std::string& args, const std::string& environment = "",
-              const std::string& redirection = "2>&1") {
-  const char* build = std::getenv("PLO_BINARY_DIR");
-  const std::string command = environment + " " +
-                              std::string(build ? build : "build") +
-                              "/bin/plo " + args + " " + redirection;
-  CliResult result;
-  std::FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return result;
-  char buffer[4096];
-  for (size_t n; (n = std::fread(buffer, 1, sizeof(buffer), pipe)) > 0;) {
-    result.output.append(buffer, n);
-  }
-  const int status = pclose(pipe);
-  if (WIFEXITED(status)) result.status = WEXITSTATUS(status);
-  return result;
-}
-
-// The folder of one test.
-std::string Scratch(const std::string& file) {
-  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  const std::string folder = ::testing::TempDir() + "/plo_cli_" + test->name();
-  std::filesystem::create_directories(folder);
-  return folder + "/" + file;
-}
 
 json ReadJson(const std::string& path) {
   std::ifstream file(path);
@@ -76,100 +44,6 @@ TEST(Cli, HelpAndVersion) {
   EXPECT_THAT(version.output, AllOf(HasSubstr("(commit "), HasSubstr("oneDNN"),
                                     HasSubstr("protobuf")));
 }
-
-struct BadUse {
-  const char* args;
-  int status;
-  const char* message;
-  const char* environment = "";
-};
-
-class CliErrors : public ::testing::TestWithParam<BadUse> {};
-
-TEST_P(CliErrors, SaysWhatIsWrong) {
-  const BadUse& bad = GetParam();
-  const CliResult result = Plo(bad.args, bad.environment);
-  EXPECT_EQ(result.status, bad.status) << result.output;
-  EXPECT_THAT(result.output, HasSubstr("error: "));
-  EXPECT_THAT(result.output, HasSubstr(bad.message));
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All, CliErrors,
-    ::testing::Values(
-        BadUse{"trian", 2, "unknown command 'trian'; did you mean 'train'?"},
-        BadUse{"train --lyers=3", 2, "did you mean 'layers'?"},
-        BadUse{"train extra", 2, "takes flags only, got 'extra'"},
-        BadUse{"train --layers=abc", 2, "--layers=abc: expected an integer"},
-        BadUse{"train --layers=99999999999999999999", 2, "fits 64 bits"},
-        BadUse{"train --device_memory_limit=8GX", 2, "no number of bytes"},
-        BadUse{"train --flagfile=no_such_file", 2, "No such file"},
-        BadUse{"train --flagfile=/tmp", 2, "'/tmp': Is a directory"},
-        BadUse{"train --device_memory_limit=0.5", 2, "no whole number"},
-        BadUse{"train --device_memory_limit=-0", 2, "out of range"},
-        BadUse{"train --model=gtp", 2, "InvalidArgument: --model=gtp"},
-        BadUse{"train --hidden=128 --heads=3", 2, "does not divide"},
-        BadUse{"train --sharding_stage=5", 2, "must be 0, 1, 2 or 3, got 5"},
-        BadUse{"train --sharding_stage=3", 2,
-               "Unimplemented: --sharding_stage"},
-        BadUse{"train --offload_fraction=1.5", 2, "[0, 1], got 1.5"},
-        BadUse{"train --offload=params", 2, "Unimplemented: --offload=params"},
-        BadUse{"train --offload_activations=a", 2,
-               "Unimplemented: --offload_a"},
-        BadUse{"train --resume=x", 2, "Unimplemented: --resume"},
-        BadUse{"train --save_dir=x", 2, "Unimplemented: --save_dir"},
-        BadUse{"train --loss_scale=-1", 2,
-               "--loss_scale must be in [2^-126, 2^126]"},
-        BadUse{"train --loss_scale_growth=0.5", 2, "must be at least 1"},
-        BadUse{"train --lr=nan", 2, "--lr=nan: expected a finite number"},
-        BadUse{"train --momentum=nan", 2, "--momentum=nan: expected a finite"},
-        BadUse{"train --lr=-1", 2, "--lr must be finite in fp32"},
-        BadUse{"train --lr=1e39", 2, "in the range of fp32"},
-        BadUse{"train --kv_heads=2 --model=mlp", 2, "has no effect without"},
-        BadUse{"train --hidden=4611686018427387904 --heads=1", 2, "overflows"},
-        BadUse{"train --freeze=layer9/*", 2, "matches no param"},
-        BadUse{"train --nproc=2 --freeze=layer9/*", 2, "matches no param"},
-        BadUse{"train --nproc=0", 2, "--nproc must be in [1, 1024]"},
-        BadUse{"train --nproc=2", 2, "contradicts WORLD_SIZE=1",
-               "WORLD_SIZE=1 RANK=0"},
-        BadUse{"train --text=no_such_file", 1, "--text: no file"},
-        BadUse{"train --text=/dev/null", 1, "--text: \"/dev/null\""},
-        BadUse{"train --tokens=/tmp", 1, "--tokens: \"/tmp\" is a dir"},
-        BadUse{"train --rates=no_such_file", 1, "--rates: cannot read 'no_su"},
-        BadUse{"plan --rates=/tmp", 1, "--rates: cannot read '/tmp': Is a d"},
-        BadUse{"plan --rates=README.md", 1, "is not a JSON object"},
-        BadUse{"train --model=mlp --json=same --trace=./same", 2,
-               "--json and --trace are both 'same'"},
-        BadUse{"train --text=README.md --json=README.md", 2,
-               "--json and --text are both"},
-        BadUse{"train", 1, "MASTER_ADDR", "WORLD_SIZE=2 RANK=0"},
-        BadUse{"train", 1, "WORLD_SIZE", "WORLD_SIZE=two"},
-        BadUse{"plan --world_size=-1", 2, "--world_size must be in"},
-        BadUse{"plan --bucket_mb=2e6", 2, "--bucket_mb must be at most"},
-        BadUse{"plan --device_memory_limit=1KiB", 1, "OutOfMemory"},
-        BadUse{"compare", 2, "needs --variants"},
-        BadUse{"compare --variants=offload=none", 2, "not of the form NAME:"},
-        BadUse{"compare --variants=a:x=1", 2,
-               "variant 'a': unknown flag '--x'"},
-        BadUse{"compare --variants='a:lr=1;a:lr=2'", 2, "named 'a'"},
-        BadUse{"compare --variants='a;b:sharding_stage=5'", 2, "variant 'b'"},
-        BadUse{"compare --variants='a;b:freeze=x'", 2, "variant 'b'"},
-        BadUse{"compare --variants='a:json=x'", 2, "--json cannot vary"},
-        BadUse{"compare --variants=$(printf 'a\\377')", 2, "not UTF-8"},
-        BadUse{"compare --variants='a;b' --momentum=0.5", 2, "has no effect"},
-        BadUse{"compare --variants='a;b:momentum=0.5'", 2, "has no effect"},
-        BadUse{"compare --model=mlp --steps=1 --variants=a", 1, "TMPDIR",
-               "TMPDIR=/no_such_dir"},
-        BadUse{"help trian", 2, "did you mean 'train'?"},
-        BadUse{"version now", 2, "takes flags only, got 'now'"},
-        BadUse{"opt", 2, "takes one program file"},
-        BadUse{"opt --format=x README.md", 2, "--format=x: expected one of"},
-        BadUse{"opt --passes=no_such_pass README.md", 2, "no pass"},
-        BadUse{"opt --passes='fuse_ops(x=1)' README.md", 2, "unknown option"},
-        BadUse{"opt README.md", 1, "README.md"},
-        BadUse{"opt /tmp", 1, "cannot read '/tmp': Is a directory"},
-        BadUse{"opt - </tmp", 1, "Is a directory"},
-        BadUse{"opt no_such_file", 1, "no_such_file"}));
 
 // A file that cannot be written is found before the work that it is for.
 TEST(Cli, OutputsAreCheckedFirst) {
@@ -260,24 +134,6 @@ TEST(Cli, DivergenceIsSaid) {
   EXPECT_THAT(result.output, HasSubstr("warning: the last loss is "));
   EXPECT_THAT(Plo("train --model=mlp --steps=1 --quiet").output,
               Not(HasSubstr("warning")));
-}
-
-TEST(Cli, CudaWithoutAGpu) {
-  if (std::filesystem::exists("/dev/nvidia0")) {
-    GTEST_SKIP() << "this machine has a GPU";
-  }
-  const CliResult result = Plo("train --device=cuda");
-  EXPECT_EQ(result.status, 1);
-  EXPECT_THAT(result.output, HasSubstr("error: FailedPrecondition: "));
-}
-
-TEST(Cli, TooShortTextIsAnError) {
-  const std::string path = Scratch("short.txt");
-  std::ofstream(path) << "too short";
-  const CliResult result = Plo("train --text=" + path);
-  EXPECT_EQ(result.status, 1);
-  EXPECT_THAT(result.output,
-              AllOf(HasSubstr("InvalidArgument"), HasSubstr(path)));
 }
 
 TEST(Cli, TrainWritesTheReport) {
