@@ -54,8 +54,9 @@ class RingPlanner {
   size_t size() const { return profile_.windows.size(); }
 
   // Leaves out the windows of these slots of the last plan.
-  void Drop(const std::vector<size_t>& windows) {
-    std::unordered_set<size_t> dropped(windows.begin(), windows.end());
+  void Drop(const std::vector<size_t>& slots) {
+    std::unordered_set<size_t> dropped;
+    for (size_t slot : slots) dropped.insert(window_of_[slot]);
     std::vector<RoomWindow> kept;
     for (size_t i = 0; i < profile_.windows.size(); ++i) {
       if (dropped.count(i) == 0) kept.push_back(profile_.windows[i]);
@@ -65,7 +66,7 @@ class RingPlanner {
 
   std::vector<StagingSlot> Run(size_t depth) {
     MakeSlots(depth);
-    std::vector<StagingSlot> slots(windows_.size());
+    std::vector<std::vector<size_t>> chunks(windows_.size());
     std::vector<std::optional<size_t>> last_chunk(windows_.size());
     for (size_t k = 0; k < chunks_.size(); ++k) {
       // The slot that is free for longest, of those that will not keep forward
@@ -75,16 +76,18 @@ class RingPlanner {
         if (i >= depth && first_reader_[k] > windows_[i].end) continue;
         if (last_chunk[i] < last_chunk[best]) best = i;
       }
-      slots[best].chunks.push_back(k);
+      chunks[best].push_back(k);
       last_chunk[best] = k;
     }
     const std::vector<OpId>& ops = profile_.ops;
-    for (size_t i = 0; i < slots.size(); ++i) {
-      slots[i].window = i;
-      slots[i].starts_after = ops[windows_[i].start];
-      slots[i].gone_before = ops[windows_[i].end];
+    std::vector<StagingSlot> slots;
+    window_of_.clear();
+    for (size_t i = 0; i < windows_.size(); ++i) {
+      if (chunks[i].empty()) continue;
+      slots.push_back(
+          {std::move(chunks[i]), ops[windows_[i].start], ops[windows_[i].end]});
+      window_of_.push_back(i);
     }
-    std::erase_if(slots, [](const StagingSlot& s) { return s.chunks.empty(); });
     return slots;
   }
 
@@ -132,7 +135,8 @@ class RingPlanner {
   const std::vector<StagedChunk>& chunks_;
   DeviceProfile profile_;
   std::vector<size_t> first_reader_;  // by chunk: of its params
-  std::vector<RoomWindow> windows_;   // by slot
+  std::vector<RoomWindow> windows_;   // those of the profile come first
+  std::vector<size_t> window_of_;     // by slot of the last plan
 };
 
 }  // namespace
@@ -265,7 +269,7 @@ std::vector<StagingSlot> PlanStagingRing(const Program& program,
     const std::unordered_set<VarId> homeless = TempsWithoutRoom(trial);
     std::vector<size_t> dropped;
     for (size_t i = 0; i < slots.size(); ++i) {
-      if (homeless.count(vars[i]) > 0) dropped.push_back(slots[i].window);
+      if (homeless.count(vars[i]) > 0) dropped.push_back(i);
     }
     const size_t before = planner.size();
     planner.Drop(dropped);

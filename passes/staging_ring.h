@@ -32,7 +32,6 @@ struct StagedChunk {
 
 struct StagingSlot {
   std::vector<size_t> chunks;  // in order
-  size_t window = 0;           // the planner's
   OpId starts_after = kNoId;   // kNoId: nothing more than the data demands
   OpId gone_before = kNoId;
 };
