@@ -14,19 +14,6 @@
 namespace plo {
 namespace {
 
-void ExpectSameBits(const Outcome& a, const Outcome& b,
-                    const std::string& what) {
-  EXPECT_EQ(a.digest, b.digest) << what;
-  ASSERT_EQ(a.steps.size(), b.steps.size());
-  for (size_t i = 0; i < a.steps.size(); ++i) {
-    EXPECT_EQ(a.steps[i].loss, b.steps[i].loss) << what << ", step " << i;
-    EXPECT_EQ(a.steps[i].grad_norm, b.steps[i].grad_norm)
-        << what << ", step " << i;
-    EXPECT_EQ(a.steps[i].loss_scale, b.steps[i].loss_scale)
-        << what << ", step " << i;
-  }
-}
-
 Program Mlp() {
   return BuildMlp({.layers = 2,
                    .hidden = 37,
@@ -146,15 +133,8 @@ TEST_F(DistRunTest, DepthAndDelaysChangeNoBit) {
   job.pipeline.accumulate_steps = 2;
   job.pipeline.offload_optimizer = true;
   const Outcome base = RunAgreeing(job);
-  for (int64_t depth : {1, 3, 100}) {
-    job.pipeline.prefetch_depth = depth;
-    ExpectSameBits(RunAgreeing(job), base, StrCat("depth ", depth));
-  }
-  for (int slow = 0; slow < kStreamCount; ++slow) {
-    job.delay_us = [slow](StreamKind stream, OpId op) {
-      return static_cast<int>(stream) == slow ? 200 + op % 7 * 50 : 0;
-    };
-    ExpectSameBits(RunAgreeing(job), base, StrCat("slow stream ", slow));
+  for (const auto& [pace, other] : OtherPaces(job, {1, 3, 100})) {
+    ExpectSameBits(RunAgreeing(other), base, pace);
   }
 }
 

@@ -126,6 +126,52 @@ Outcome RunAgreeing(const Job& job) {
   return outcomes[0];
 }
 
+void ExpectSameBits(const Outcome& a, const Outcome& b,
+                    const std::string& what) {
+  EXPECT_EQ(a.digest, b.digest) << what;
+  ASSERT_EQ(a.steps.size(), b.steps.size());
+  for (size_t i = 0; i < a.steps.size(); ++i) {
+    EXPECT_EQ(a.steps[i].loss, b.steps[i].loss) << what << ", step " << i;
+    EXPECT_EQ(a.steps[i].grad_norm, b.steps[i].grad_norm)
+        << what << ", step " << i;
+    EXPECT_EQ(a.steps[i].loss_scale, b.steps[i].loss_scale)
+        << what << ", step " << i;
+  }
+}
+
+States Snapshot(Engine& engine) {
+  const Program& program = engine.program();
+  States states;
+  const auto read = [&](const std::string& key, VarId v) {
+    if (v != kNoId) states[key] = engine.Read(program.var(v).name).data;
+  };
+  for (const Bucket& bucket : program.buckets) {
+    read(bucket.name + "/param", bucket.param);
+    read(bucket.name + "/master", bucket.master);
+    read(bucket.name + "/moment1", bucket.moment1);
+    read(bucket.name + "/moment2", bucket.moment2);
+  }
+  read("applied_step", program.GetVar("applied_step"));
+  return states;
+}
+
+std::vector<std::pair<std::string, Job>> OtherPaces(
+    const Job& job, const std::vector<int64_t>& depths) {
+  std::vector<std::pair<std::string, Job>> paces;
+  Job other = job;
+  for (const int64_t depth : depths) {
+    other.pipeline.prefetch_depth = depth;
+    paces.emplace_back(StrCat("depth ", depth), other);
+  }
+  for (int slow = 0; slow < kStreamCount; ++slow) {
+    other.delay_us = [slow](StreamKind stream, OpId op) {
+      return static_cast<int>(stream) == slow ? 200 + op % 7 * 50 : 0;
+    };
+    paces.emplace_back(StrCat("slow stream ", slow), other);
+  }
+  return paces;
+}
+
 DefaultPipelineOptions Sharded(int64_t degree, DType dtype) {
   DefaultPipelineOptions o;
   o.dtype = dtype;

@@ -2,10 +2,12 @@
 #ifndef PLO_TESTS_PASSES_RANK_RUNNER_H_
 #define PLO_TESTS_PASSES_RANK_RUNNER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "framework/runtime/executor.h"
@@ -44,6 +46,20 @@ std::vector<Outcome> RunJob(const Job& job);
 // The outcome of rank 0, after checking that the ranks agree, and each with its
 // plan.
 Outcome RunAgreeing(const Job& job);
+
+// Digests and, of each step, loss, norm and scale.
+void ExpectSameBits(const Outcome& a, const Outcome& b,
+                    const std::string& what);
+
+// Params and optimizer states, by what they belong to, and the count of
+// updates. Where an fp32 param has no master of its own, it is the master.
+using States = std::map<std::string, std::vector<std::byte>>;
+States Snapshot(Engine& engine);
+
+// The job with each of these prefetch depths, then with each stream slowed down
+// in turn: none of it changes a bit. Each with words for it.
+std::vector<std::pair<std::string, Job>> OtherPaces(
+    const Job& job, const std::vector<int64_t>& depths);
 
 // `degree` ranks, small buckets, clipping to 0.5.
 DefaultPipelineOptions Sharded(int64_t degree, DType dtype = DType::kFp32);

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,27 +23,6 @@ class SkipRunTest : public ::testing::Test {
 
 // --- N3: a skipped step changes nothing ---
 
-using Bytes = std::map<std::string, std::vector<std::byte>>;
-
-// Params, masters, moments and the count of updates.
-Bytes Snapshot(Engine& engine) {
-  const Program& program = engine.program();
-  std::set<VarId> vars;
-  for (const Bucket& bucket : program.buckets) {
-    for (VarId v :
-         {bucket.param, bucket.master, bucket.moment1, bucket.moment2}) {
-      if (v != kNoId) vars.insert(v);
-    }
-  }
-  vars.insert(program.GetVar("applied_step"));
-  Bytes bytes;
-  for (VarId v : vars) {
-    const std::string& name = program.var(v).name;
-    bytes[name] = engine.Read(name).data;
-  }
-  return bytes;
-}
-
 struct SkipCase {
   const char* name;
   DType dtype;
@@ -62,7 +40,7 @@ class Skip : public SkipRunTest,
 TEST_P(Skip, LeavesEveryRankAsItWas) {
   const SkipCase& c = GetParam();
   const std::set<int> bad = {0, 2, 4};
-  std::vector<std::vector<Bytes>> snapshots(2);
+  std::vector<std::vector<States>> snapshots(2);
   Job job{.build = OddParams, .pipeline = Sharded(2, c.dtype), .steps = 5};
   job.pipeline.sharding_stage = c.stage;
   job.pipeline.accumulate_steps = c.accumulate_steps;
@@ -85,8 +63,8 @@ TEST_P(Skip, LeavesEveryRankAsItWas) {
       EXPECT_EQ(result.skipped, bad.count(step) > 0) << "step " << step;
       applied += result.skipped ? 0 : 1;
       EXPECT_EQ(result.applied_steps, applied);
-      const Bytes& before = snapshots[rank][step];
-      const Bytes& after = snapshots[rank][step + 1];
+      const States& before = snapshots[rank][step];
+      const States& after = snapshots[rank][step + 1];
       if (bad.count(step) > 0) {
         EXPECT_EQ(before, after) << "rank " << rank << ", step " << step;
       } else {

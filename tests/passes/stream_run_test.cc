@@ -2,7 +2,6 @@
 // else, in bounded memory.
 #include <gtest/gtest.h>
 
-#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -39,29 +38,9 @@ class StreamRunTest : public ::testing::Test {
 
 // --- N1 ---
 
-using Bytes = std::map<std::string, std::vector<std::byte>>;
-
-// Params and optimizer states, by what they belong to: where an fp32 param has
-// no master of its own, it is the master.
-Bytes Snapshot(Engine& engine) {
-  Bytes bytes;
-  for (const Bucket& bucket : engine.program().buckets) {
-    const auto read = [&](const char* what, VarId v) {
-      if (v == kNoId) return;
-      bytes[bucket.name + what] =
-          engine.Read(engine.program().var(v).name).data;
-    };
-    read("/param", bucket.param);
-    read("/master", bucket.master);
-    read("/moment1", bucket.moment1);
-    read("/moment2", bucket.moment2);
-  }
-  return bytes;
-}
-
 struct Result {
   Outcome outcome;
-  std::vector<Bytes> states;  // by rank, after the last step
+  std::vector<States> states;  // by rank, after the last step
 };
 
 Result RunRanks(Job job) {
@@ -75,13 +54,7 @@ Result RunRanks(Job job) {
 }
 
 void ExpectSame(const Result& a, const Result& b, const std::string& what) {
-  EXPECT_EQ(a.outcome.digest, b.outcome.digest) << what;
-  ASSERT_EQ(a.outcome.steps.size(), b.outcome.steps.size());
-  for (size_t i = 0; i < a.outcome.steps.size(); ++i) {
-    EXPECT_EQ(a.outcome.steps[i].loss, b.outcome.steps[i].loss) << what;
-    EXPECT_EQ(a.outcome.steps[i].grad_norm, b.outcome.steps[i].grad_norm)
-        << what;
-  }
+  ExpectSameBits(a.outcome, b.outcome, what);
   EXPECT_TRUE(a.states == b.states) << what;
 }
 
@@ -165,15 +138,8 @@ TEST_F(StreamRunTest, DepthAndDelaysChangeNoBit) {
     job.pipeline.offload_optimizer = true;
     job.pipeline.offload_streamed_fraction = 0.6;
     const Result base = RunRanks(job);
-    for (int64_t depth : {1, 5}) {
-      job.pipeline.prefetch_depth = depth;
-      ExpectSame(RunRanks(job), base, StrCat("depth ", depth));
-    }
-    for (int slow = 0; slow < kStreamCount; ++slow) {
-      job.delay_us = [slow](StreamKind stream, OpId op) {
-        return static_cast<int>(stream) == slow ? 200 + op % 7 * 50 : 0;
-      };
-      ExpectSame(RunRanks(job), base, StrCat("slow stream ", slow));
+    for (const auto& [pace, other] : OtherPaces(job, {1, 5})) {
+      ExpectSame(RunRanks(other), base, pace);
     }
   }
 }
@@ -184,7 +150,7 @@ TEST_F(StreamRunTest, SkippedStepsLeaveTheStates) {
   const std::set<int> bad = {0, 2, 4};
   for (const DType dtype : {DType::kFp32, DType::kBf16}) {
     for (const int64_t accumulate_steps : {1, 3}) {
-      std::vector<std::vector<Bytes>> snapshots(2);
+      std::vector<std::vector<States>> snapshots(2);
       Job job{.build = OddParams, .pipeline = Sharded(2, dtype), .steps = 5};
       job.pipeline.accumulate_steps = accumulate_steps;
       job.pipeline.offload_optimizer = true;
