@@ -18,7 +18,7 @@
 
 #include "framework/ir/op_registry.h"
 #include "framework/runtime/kernel.h"
-#include "operators/convert.h"
+#include "operators/operand_binder.h"
 #include "operators/register_ops.h"
 #include "operators/schema_util.h"
 
@@ -52,7 +52,8 @@ class OpRunner {
            const std::vector<std::string>& outputs, AttrMap attrs,
            const std::vector<std::pair<std::string, std::string>>& same_as = {},
            const RunnerDevice& device = {})
-      : device_(device) {
+      : device_(device),
+        binder_(program_, [this](const Var& var) { return Allocate(var); }) {
     RegisterBuiltinOps();
     const OpRegistry& registry = OpRegistry::Global();
     OpSpec spec;
@@ -79,25 +80,24 @@ class OpRunner {
     }
     const OpSchema& schema = registry.Get(op.type);
     const OpView view(program_, op);
-    workspace_bytes_ = schema.WorkspaceBytes(view, device_.kind);
     if (schema.cost) flops_ = schema.cost(view).flops;
-    context_ = std::make_unique<KernelContext>(
-        &op, &env_, Bind(op.inputs), Bind(op.outputs),
-        Tensor{Allocate(workspace_bytes_), DType::kBool, Shape{},
-               workspace_bytes_});
+    context_ =
+        std::make_unique<KernelContext>(binder_.Bind(op, env_, device_.kind));
     context_->Begin({}, device_.stream);
     kernel_ = KernelRegistry::Global().Get(op.type, device_.kind);
     operand_bytes_ = OperandBytes(view);
   }
 
+  OpRunner(const OpRunner&) = delete;
+
   void Run() { kernel_(*context_); }
   double flops() const { return flops_; }
   // Read and written by a kernel that touches each operand once.
   double operand_bytes() const { return operand_bytes_; }
-  int64_t workspace_bytes() const { return workspace_bytes_; }
+  int64_t workspace_bytes() const { return context_->workspace_bytes(); }
   // Bytes of an operand, such as "x" or "out_lse".
   void* Data(const std::string& name) {
-    return data_[static_cast<size_t>(program_.GetVar(name))];
+    return binder_.Address(program_.GetVar(name));
   }
 
  private:
@@ -109,61 +109,27 @@ class OpRunner {
     return program_.AddVar(std::move(var));
   }
 
-  void* Allocate(int64_t bytes) {
-    const size_t size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
-    blocks_.emplace_back(device_.allocate(size), device_.free);
-    return blocks_.back().get();
-  }
-
-  // The same pattern over and over: making new values takes longer.
-  void Fill(const Var& var, void* data) {
-    const int64_t period = std::min(var.shape.numel(), int64_t{1} << 20);
-    std::vector<float> values(static_cast<size_t>(period));
-    uint32_t state = 12345;
-    for (float& v : values) {
-      state = state * 1664525u + 1013904223u;
-      v = static_cast<float>(state >> 8) * 0x1p-24f - 0.5f;
+  void* Allocate(const Var& var) {
+    const auto size = static_cast<size_t>(var.bytes());
+    blocks_.emplace_back(device_.allocate(std::max<size_t>(size, 1)),
+                         device_.free);
+    auto* data = static_cast<std::byte*>(blocks_.back().get());
+    if (var.category == MemoryCategory::kWorkspace) return data;
+    const std::vector<std::byte> pattern = FillPattern(var, -0.5f);
+    for (size_t at = 0; at < size; at += pattern.size()) {
+      device_.upload(data + at, pattern.data(),
+                     std::min(pattern.size(), size - at));
     }
-    const int64_t size = SizeOf(var.dtype);
-    std::vector<std::byte> pattern(static_cast<size_t>(period * size));
-    if (IsFloat(var.dtype)) {
-      ConvertFromFloat(var.dtype, values.data(), pattern.data(), period);
-    }
-    for (int64_t i = 0; i < var.bytes(); i += period * size) {
-      device_.upload(
-          static_cast<std::byte*>(data) + i, pattern.data(),
-          static_cast<size_t>(std::min(period * size, var.bytes() - i)));
-    }
-  }
-
-  std::vector<KernelContext::BoundSlot> Bind(const std::vector<Slot>& slots) {
-    std::vector<KernelContext::BoundSlot> bound;
-    for (const Slot& slot : slots) {
-      KernelContext::BoundSlot b{slot.name, {}};
-      for (VarId id : slot.vars) {
-        const Var& var = program_.var(id);
-        const size_t index = static_cast<size_t>(id);
-        if (data_.size() <= index) data_.resize(index + 1, nullptr);
-        if (data_[index] == nullptr) {
-          data_[index] = Allocate(var.bytes());
-          Fill(var, data_[index]);
-        }
-        b.tensors.push_back(
-            {data_[index], var.dtype, var.shape, var.shape.numel()});
-      }
-      bound.push_back(std::move(b));
-    }
-    return bound;
+    return data;
   }
 
   const RunnerDevice device_;
   Program program_;
   KernelEnv env_;
   std::vector<std::unique_ptr<void, void (*)(void*)>> blocks_;
-  std::vector<void*> data_;
+  OperandBinder binder_;
   std::unique_ptr<KernelContext> context_;
   Kernel kernel_ = nullptr;
-  int64_t workspace_bytes_ = 0;
   double flops_ = 0;
   double operand_bytes_ = 0;
 };

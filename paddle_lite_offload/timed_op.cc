@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "framework/ir/op_registry.h"
-#include "operators/convert.h"
 
 namespace plo {
 namespace {
@@ -15,28 +14,13 @@ double NowUs() {
   return Us(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The same numbers over and over: making new ones takes longer.
-void Fill(Device& device, const Var& var, void* data) {
-  const int64_t period = std::min(var.shape.numel(), int64_t{1} << 20);
-  const int64_t bytes = period * SizeOf(var.dtype);
-  std::vector<float> values(static_cast<size_t>(period));
-  uint32_t state = 1;
-  for (float& value : values) {
-    state = state * 1664525u + 1013904223u;
-    value = (static_cast<float>(state >> 8) + 1) * 0x1p-25f;
-  }
-  std::vector<std::byte> pattern(static_cast<size_t>(bytes));
-  ConvertFromFloat(var.dtype, values.data(), pattern.data(), period);
-  for (int64_t at = 0; at < var.bytes(); at += bytes) {
-    device.Write(pattern.data(), static_cast<std::byte*>(data) + at,
-                 std::min(bytes, var.bytes() - at));
-  }
-}
-
 }  // namespace
 
 TimedOp::TimedOp(Device& device, const KernelEnv& env, const Spec& spec)
-    : device_(device), env_(env), work_(spec.work) {
+    : device_(device),
+      env_(env),
+      work_(spec.work),
+      binder_(program_, [this](const Var& var) { return Allocate(var); }) {
   const OpRegistry& registry = OpRegistry::Global();
   program_.world_size = env.world_size;
   OpSpec op_spec;
@@ -55,17 +39,9 @@ TimedOp::TimedOp(Device& device, const KernelEnv& env, const Spec& spec)
   Op& op = program_.Append(Section::kMicro, std::move(op_spec));
   NormalizeOp(registry, program_, op);
   CheckInferred(registry, program_, op);
-  const OpSchema& schema = registry.Get(op.type);
+  context_ =
+      std::make_unique<KernelContext>(binder_.Bind(op, env_, device.kind()));
   const bool on_host = spec.stream == StreamKind::kHost;
-  const int64_t scratch =
-      schema.WorkspaceBytes(OpView(program_, op), device.kind());
-  Tensor workspace{nullptr, DType::kBool, Shape{}, scratch};
-  if (scratch > 0) {
-    workspace.data =
-        Allocate(on_host ? Place::kPinned : Place::kDevice, scratch);
-  }
-  context_ = std::make_unique<KernelContext>(
-      &op, &env_, Bind(op.inputs), Bind(op.outputs), std::move(workspace));
   kernel_ = KernelRegistry::Global().Get(
       op.type, on_host ? DeviceKind::kCpu : device.kind());
   stream_ = device.CreateStream(spec.stream);
@@ -89,33 +65,21 @@ VarId TimedOp::AddOperand(const Operand& operand) {
   return program_.AddVar(std::move(var));
 }
 
-void* TimedOp::Allocate(Place place, int64_t bytes) {
-  blocks_.emplace_back(place, device_.Allocate(place, bytes));
-  return blocks_.back().second;
-}
-
-std::vector<KernelContext::BoundSlot> TimedOp::Bind(
-    const std::vector<Slot>& slots) {
-  std::vector<KernelContext::BoundSlot> bound;
-  for (const Slot& slot : slots) {
-    bound.push_back({slot.name, {}});
-    for (const VarId id : slot.vars) {
-      const Var& var = program_.var(id);
-      const auto index = static_cast<size_t>(id);
-      if (data_.size() <= index) data_.resize(index + 1, nullptr);
-      if (data_[index] == nullptr) {
-        data_[index] = Allocate(var.place, var.bytes());
-        Fill(device_, var, data_[index]);
-      }
-      bound.back().tensors.push_back(
-          {data_[index], var.dtype, var.shape, var.shape.numel()});
-    }
+void* TimedOp::Allocate(const Var& var) {
+  void* data = device_.Allocate(var.place, var.bytes());
+  blocks_.emplace_back(var.place, data);
+  if (var.category == MemoryCategory::kWorkspace) return data;
+  const std::vector<std::byte> pattern = FillPattern(var, 0);
+  const auto bytes = static_cast<int64_t>(pattern.size());
+  for (int64_t at = 0; at < var.bytes(); at += bytes) {
+    device_.Write(pattern.data(), static_cast<std::byte*>(data) + at,
+                  std::min(bytes, var.bytes() - at));
   }
-  return bound;
+  return data;
 }
 
 void TimedOp::Write(const std::string& slot, const void* data, int64_t bytes) {
-  device_.Write(data, data_[static_cast<size_t>(program_.GetVar(slot))], bytes);
+  device_.Write(data, binder_.Address(program_.GetVar(slot)), bytes);
 }
 
 void TimedOp::Launch(bool traced) {

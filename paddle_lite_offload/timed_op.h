@@ -11,6 +11,7 @@
 #include "framework/ir/program.h"
 #include "framework/runtime/device.h"
 #include "framework/runtime/kernel.h"
+#include "operators/operand_binder.h"
 
 namespace plo {
 
@@ -50,9 +51,8 @@ class TimedOp {
   double work() const { return work_; }
 
  private:
-  void* Allocate(Place place, int64_t bytes);
+  void* Allocate(const Var& var);
   VarId AddOperand(const Operand& operand);
-  std::vector<KernelContext::BoundSlot> Bind(const std::vector<Slot>& slots);
   void Run(void* native_stream);
 
   Device& device_;
@@ -60,7 +60,7 @@ class TimedOp {
   const double work_;
   Program program_;
   std::vector<std::pair<Place, void*>> blocks_;
-  std::vector<void*> data_;  // by var
+  OperandBinder binder_;
   std::unique_ptr<KernelContext> context_;
   Kernel kernel_ = nullptr;
   StreamId stream_ = -1;

@@ -12,6 +12,7 @@
 #include "framework/ir/op_registry.h"
 #include "framework/runtime/device.h"
 #include "framework/runtime/kernel.h"
+#include "operators/operand_binder.h"
 #include "operators/register_ops.h"
 #include "operators/step_record.h"
 #include "tests/operators/test_util.h"
@@ -31,20 +32,26 @@ class DeviceProgram {
         device_(std::move(device)),
         env_(env),
         misalign_(misalign),
-        stream_(device_->CreateStream(StreamKind::kCompute)) {
-    for (const Op* op : ops) Bind(*op);
+        stream_(device_->CreateStream(StreamKind::kCompute)),
+        binder_(program, [this](const Var& var) { return Allocate(var); }) {
+    const KernelRegistry& kernels = KernelRegistry::Global();
+    for (const Op* op : ops) {
+      launches_.push_back(std::make_unique<Launch>(
+          Launch{binder_.Bind(*op, env_, device_->kind()),
+                 kernels.Get(op->type, device_->kind())}));
+    }
   }
   ~DeviceProgram() {
     for (void* data : allocated_) device_->Free(Place::kDevice, data);
   }
 
   void Write(VarId var, const Bytes& bytes) {
-    device_->Write(bytes.data(), Address(var),
+    device_->Write(bytes.data(), binder_.Address(var),
                    static_cast<int64_t>(bytes.size()));
   }
   Bytes Read(VarId var) {
     Bytes bytes(static_cast<size_t>(program_.var(var).bytes()));
-    device_->Read(Address(var), bytes.data(),
+    device_->Read(binder_.Address(var), bytes.data(),
                   static_cast<int64_t>(bytes.size()));
     return bytes;
   }
@@ -68,41 +75,13 @@ class DeviceProgram {
     launch->kernel(launch->context);
   }
 
-  void* Allocate(int64_t bytes) {
-    if (bytes == 0) return nullptr;
-    allocated_.push_back(device_->Allocate(Place::kDevice, bytes));
-    return allocated_.back();
-  }
-  void* Address(VarId var) {
-    const auto [at, fresh] = addresses_.try_emplace(var, nullptr);
-    if (fresh) {
-      const int64_t skipped = misalign_ * SizeOf(program_.var(var).dtype);
-      at->second = static_cast<std::byte*>(
-                       Allocate(program_.var(var).bytes() + skipped)) +
-                   skipped;
-    }
-    return at->second;
-  }
-  std::vector<KernelContext::BoundSlot> BindSlots(
-      const std::vector<Slot>& slots) {
-    std::vector<KernelContext::BoundSlot> bound;
-    for (const Slot& slot : slots) {
-      bound.push_back({slot.name, {}});
-      for (const VarId id : slot.vars) {
-        const Var& var = program_.var(id);
-        bound.back().tensors.push_back(
-            {Address(id), var.dtype, var.shape, var.shape.numel()});
-      }
-    }
-    return bound;
-  }
-  void Bind(const Op& op) {
-    const int64_t bytes = OpRegistry::Global().Get(op.type).WorkspaceBytes(
-        OpView(program_, op), device_->kind());
-    launches_.push_back(std::make_unique<Launch>(Launch{
-        KernelContext(&op, &env_, BindSlots(op.inputs), BindSlots(op.outputs),
-                      {Allocate(bytes), DType::kBool, Shape{bytes}, bytes}),
-        KernelRegistry::Global().Get(op.type, device_->kind())}));
+  void* Allocate(const Var& var) {
+    if (var.bytes() == 0) return nullptr;
+    const bool workspace = var.category == MemoryCategory::kWorkspace;
+    const int64_t skipped = workspace ? 0 : misalign_ * SizeOf(var.dtype);
+    allocated_.push_back(
+        device_->Allocate(Place::kDevice, var.bytes() + skipped));
+    return static_cast<std::byte*>(allocated_.back()) + skipped;
   }
 
   const Program& program_;
@@ -111,7 +90,7 @@ class DeviceProgram {
   const int64_t misalign_;  // elements by which vars miss an aligned address
   const StreamId stream_;
   std::vector<void*> allocated_;
-  std::map<VarId, void*> addresses_;
+  OperandBinder binder_;
   std::vector<std::unique_ptr<Launch>> launches_;
 };
 
