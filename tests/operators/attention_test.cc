@@ -7,6 +7,7 @@
 
 #include "operators/attention_core.h"
 #include "operators/attention_cuda.h"
+#include "tests/operators/gradient_check.h"
 #include "tests/operators/op_harness.h"
 #include "tests/operators/reference.h"
 

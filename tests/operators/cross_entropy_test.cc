@@ -7,6 +7,7 @@
 
 #include "operators/linear_cross_entropy_plan.h"
 #include "operators/register_ops.h"
+#include "tests/operators/gradient_check.h"
 #include "tests/operators/op_harness.h"
 #include "tests/operators/reference.h"
 

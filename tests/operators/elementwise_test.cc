@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "tests/operators/gradient_check.h"
 #include "tests/operators/test_util.h"
 
 namespace plo::testing {

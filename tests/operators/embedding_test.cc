@@ -1,3 +1,4 @@
+#include "tests/operators/gradient_check.h"
 #include "tests/operators/test_util.h"
 
 namespace plo::testing {

@@ -4,6 +4,7 @@
 
 #include "framework/runtime/comm.h"
 #include "operators/random.h"
+#include "tests/operators/gradient_check.h"
 #include "tests/operators/test_util.h"
 
 namespace plo::testing {

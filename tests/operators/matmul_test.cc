@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "operators/onednn_utils.h"
+#include "tests/operators/gradient_check.h"
 #include "tests/operators/op_harness.h"
 #include "tests/operators/reference.h"
 
@@ -244,8 +245,8 @@ TEST(Matmul, WeightGradientComesFirst) {
   spec.outputs = {{"out", {kNoId}}};
   const Op& op = harness.AddOp(spec);
   harness.Run(op, {}, {});
-  harness.Gradients(op, {{"out", RandomArray(DType::kFp32, {2, 4}, 3)}},
-                    {"x", "y"}, {}, {});
+  Gradients(harness, op, {{"out", RandomArray(DType::kFp32, {2, 4}, 3)}},
+            {"x", "y"}, {}, {});
   const auto& ops = harness.program().ops(Section::kMicro);
   ASSERT_EQ(ops.size(), 3u);
   EXPECT_EQ(harness.program().var(ops[1]->Out1("out")).shape, (Shape{3, 4}));

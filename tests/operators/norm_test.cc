@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/operators/gradient_check.h"
 #include "tests/operators/op_harness.h"
 #include "tests/operators/reference.h"
 

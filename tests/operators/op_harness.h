@@ -1,4 +1,4 @@
-// Runs single ops, and forward ops with their gradients, on given tensors.
+// Runs single ops on given tensors. Their gradients: gradient_check.h.
 //
 //   Array x = RandomArray(DType::kBf16, {3, 5}, 1);
 //   Arrays out = RunOp({.type = "softmax", .inputs = {{"x", {x}}},
@@ -76,20 +76,6 @@ AttrMap Attrs(std::vector<std::pair<std::string, Attr>> values);
 // Outputs by slot. Fails the running test on a broken canary.
 SlotArrays RunOp(const OpCase& c, DeviceKind device = TestDevice());
 
-// Runs the forward op, then its gradient ops for the grads of the inputs in
-// `wanted` ("x", or "x:1" for the second var of a slot), with `out_grads` as
-// the grads of outputs. Result by the same keys.
-std::map<std::string, Array> RunGrad(
-    const OpCase& c, const std::map<std::string, Array>& out_grads,
-    const std::vector<std::string>& wanted);
-
-// Compares RunGrad() in fp32 with central differences of
-// sum(out * weight) for random weights of the outputs `through`. `tolerance`
-// is relative to the largest grad of the input.
-void CheckGradient(const OpCase& c, const std::vector<std::string>& wanted,
-                   const std::vector<std::string>& through, double step = 1e-2,
-                   double tolerance = 2e-3);
-
 // The message of the error that inference or normalisation of `c` throws;
 // empty if none.
 std::string ErrorOf(const OpCase& c);
@@ -112,15 +98,11 @@ class OpHarness {
                  Place place = Place::kDevice);
   // Appends and infers; output vars are made when the slot holds kNoId.
   Op& AddOp(OpSpec spec, bool inplace = false);
+  // With its inputs, and `misalign` of the case.
+  Op& AddCase(const OpCase& c);
   // Runs one op that AddOp() made; allocates its outputs.
   void Run(const Op& op, const StepInfo& step, const KernelEnv& env);
-  void set_misalign(size_t elements);  // see OpCase
   Array Read(VarId var) const;
-  // Emits and runs the gradient ops of `op`; see RunGrad().
-  std::map<std::string, Array> Gradients(
-      const Op& op, const std::map<std::string, Array>& out_grads,
-      const std::vector<std::string>& wanted, const StepInfo& step,
-      const KernelEnv& env);
 
  private:
   struct Impl;

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/operators/gradient_check.h"
 #include "tests/operators/test_util.h"
 
 namespace plo::testing {
