@@ -1,7 +1,9 @@
 #include "framework/runtime/worker_stream.h"
 
 #include <pthread.h>
+#include <sched.h>
 
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -11,6 +13,32 @@ namespace plo {
 namespace {
 
 constexpr size_t kInitialRing = 1024;
+
+// To sleep and be woken costs some 10 us, more than most waits last. So a
+// waiter looks again and again first, and lets others have its core meanwhile.
+constexpr int kLooks = 64;
+constexpr std::chrono::microseconds kAwake{50};
+
+inline void Pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Whether `ready` came true while awake.
+template <typename Ready>
+bool LookFor(const Ready& ready) {
+  for (int i = 0; i < kLooks; ++i) {
+    if (ready()) return true;
+    Pause();
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  do {
+    sched_yield();
+    if (ready()) return true;
+  } while (std::chrono::steady_clock::now() - begin < kAwake);
+  return false;
+}
 
 }  // namespace
 
@@ -55,7 +83,7 @@ void CompletionCounter::Advance() {
 }
 
 void CompletionCounter::WaitFor(uint64_t target) {
-  if (value() >= target) return;
+  if (LookFor([&] { return value() >= target; })) return;
   std::unique_lock lock(mutex_);
   waiters_.fetch_add(1, std::memory_order_seq_cst);
   changed_.wait(
@@ -98,6 +126,8 @@ void WorkerStream::Push(const Item& item) {
   {
     std::lock_guard lock(mutex_);
     ring_.Push(item);
+    pushed_.store(pushed_.load(std::memory_order_relaxed) + 1,
+                  std::memory_order_relaxed);
     wake = idle_;
     idle_ = false;
   }
@@ -105,6 +135,7 @@ void WorkerStream::Push(const Item& item) {
 }
 
 bool WorkerStream::Pop(Item& item) {
+  LookFor([&] { return pushed_.load(std::memory_order_relaxed) != popped_; });
   std::unique_lock lock(mutex_);
   while (ring_.empty()) {
     if (stop_) return false;
@@ -112,6 +143,7 @@ bool WorkerStream::Pop(Item& item) {
     filled_.wait(lock);
   }
   idle_ = false;
+  ++popped_;
   item = ring_.Pop();
   return true;
 }
