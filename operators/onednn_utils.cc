@@ -107,19 +107,30 @@ class OperandBlock {
   int64_t row_ = -1, col_ = -1;
 };
 
-// Sets or adds the bias, and brings in what `c` held for a 16-bit product.
-// Returns the factor of `c` in the first product.
-float BeginBlock(const GemmCall& g, const void* target, int64_t j, int64_t m,
-                 int64_t n, float* c, int64_t c_stride) {
-  if (g.accumulate && g.dtype != DType::kFp32) {
-    ConvertMatrixToFloat(g.dtype, target, g.stride_c, c, c_stride, m, n);
-  }
+// Sets or adds the bias. Returns the factor of `c` in the first product.
+float BeginBlock(const GemmCall& g, int64_t j, int64_t m, int64_t n, float* c) {
   if (g.bias != nullptr) {
-    float buffer[kMaxRows];
-    SetRows(FloatsAt(g.dtype, g.bias, j, n, buffer), c, c_stride, m, n,
+    SetRows(static_cast<const float*>(g.bias) + j, c, g.stride_c, m, n,
             g.accumulate);
   }
   return g.accumulate || g.bias != nullptr ? 1.0f : 0.0f;
+}
+
+// Adds the bias and what the target held to a block of fp32 sums, and rounds
+// them to it: one pass, while a row is in the first cache.
+void StoreBlock(const GemmCall& g, float* c, void* target, int64_t j, int64_t m,
+                int64_t n) {
+  float bias[kMaxRows];
+  if (g.bias != nullptr) FloatsAt(g.dtype, g.bias, j, n, bias);
+  ParallelFor(m, m * n, [&](int64_t i) {
+    float* row = c + i * n;
+    if (g.bias != nullptr) Vec().add(bias, row, n);
+    if (g.accumulate) {
+      float held[kMaxRows];
+      Vec().add(FloatsAt(g.dtype, target, i * g.stride_c, n, held), row, n);
+    }
+    StoreFloats(g.dtype, row, target, i * g.stride_c, n);
+  });
 }
 
 }  // namespace
@@ -176,7 +187,7 @@ void RunGemm(const GemmCall& g, void* workspace) {
       float* c = narrow ? base + block.a_floats + block.b_floats
                         : static_cast<float*>(target);
       const int64_t c_stride = narrow ? n : g.stride_c;
-      float beta = BeginBlock(g, target, j, m, n, c, c_stride);
+      float beta = narrow ? 0.0f : BeginBlock(g, j, m, n, c);
       int64_t p = 0;
       do {  // at least once: k == 0 still gives c
         const int64_t k = std::min(block.k, g.k - p);
@@ -189,8 +200,7 @@ void RunGemm(const GemmCall& g, void* workspace) {
         beta = 1.0f;
         p += k;
       } while (p < g.k);
-      if (narrow)
-        ConvertMatrixFromFloat(g.dtype, c, n, target, g.stride_c, m, n);
+      if (narrow) StoreBlock(g, c, target, j, m, n);
     }
   }
 }
