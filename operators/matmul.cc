@@ -6,12 +6,15 @@
 // leading dimensions are a batch and broadcast. accumulate adds to acc, which
 // is the same var as out. Sums are in fp32 and rounded once.
 #include <algorithm>
+#include <cstddef>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "operators/cublas_workspace.h"
 #include "operators/kernel_util.h"
 #include "operators/matmul_geometry.h"
+#include "operators/onednn_matmul.h"
 #include "operators/onednn_utils.h"
 #include "operators/schema_util.h"
 
@@ -157,7 +160,22 @@ OpCost Cost(const OpView& op) {
 struct Launch {
   MatmulGeometry g;
   std::vector<int64_t> x_offsets, y_offsets;
+  GemmCall call;                       // but for the pointers of a, b and c
+  std::optional<OnednnMatmul> native;  // else RunGemm()
 };
+
+// The planned scratch stays that of RunGemm(), so that a plan does not depend
+// on the CPU and the threads of the machine that makes it.
+std::optional<OnednnMatmul> FindNative(const GemmCall& call,
+                                       const KernelContext& c) {
+  if (c.Out("out").numel == 0 || call.k == 0) return std::nullopt;
+  if (!MultipliesNatively(call.dtype)) return std::nullopt;
+  auto native = OnednnMatmul::Find(call);
+  if (native) {  // It may leave some untouched; measured is to equal planned.
+    static_cast<std::byte*>(c.workspace())[c.workspace_bytes() - 1] = {};
+  }
+  return native;
+}
 
 Launch MakeLaunch(KernelContext& c) {
   Launch launch;
@@ -169,26 +187,32 @@ Launch MakeLaunch(KernelContext& c) {
   } else {
     launch.x_offsets = launch.y_offsets = {0};
   }
+  const Tensor* bias = c.TryIn("bias");
+  launch.call = CallOf(g, c.In("x").dtype, c.attrs());
+  launch.call.bias = bias != nullptr ? bias->data : nullptr;
+  launch.native = FindNative(launch.call, c);
   return launch;
 }
 
 void MatmulKernel(KernelContext& c) {
-  const Launch& launch = c.Cached<Launch>([&] { return MakeLaunch(c); });
+  Launch& launch = c.Cached<Launch>([&] { return MakeLaunch(c); });
   const MatmulGeometry& g = launch.g;
   const Tensor& x = c.In("x");
   const Tensor& y = c.In("y");
   const Tensor& out = c.Out("out");
-  const Tensor* bias = c.TryIn("bias");
-  GemmCall base = CallOf(g, x.dtype, c.attrs());
-  base.bias = bias != nullptr ? bias->data : nullptr;
+  void* workspace = c.workspace_bytes() > 0 ? c.workspace() : nullptr;
   const int64_t batch = static_cast<int64_t>(launch.x_offsets.size());
   const auto run = [&](int64_t i) {
     const size_t index = static_cast<size_t>(i);
-    GemmCall call = base;
+    GemmCall call = launch.call;
     call.a = ElementAt(x.dtype, x.data, launch.x_offsets[index]);
     call.b = ElementAt(x.dtype, y.data, launch.y_offsets[index]);
     call.c = ElementAt(x.dtype, out.data, i * g.m * g.n);
-    RunGemm(call, c.workspace_bytes() > 0 ? c.workspace() : nullptr);
+    if (launch.native) {
+      launch.native->Run(call, workspace, c.workspace_bytes());
+    } else {
+      RunGemm(call, workspace);
+    }
   };
   // Else each product uses all threads and the one workspace.
   if (RunsInParallel(g, x.dtype)) {

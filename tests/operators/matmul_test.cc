@@ -1,6 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "operators/kernel_util.h"
+#include "operators/onednn_matmul.h"
 #include "operators/onednn_utils.h"
 #include "tests/operators/gradient_check.h"
 #include "tests/operators/op_harness.h"
@@ -177,6 +184,114 @@ TEST(Matmul, WorkspaceIsBounded) {
     EXPECT_LE(GemmWorkspaceBytes(call), (int64_t{8} << 20) + (64 << 10));
   }
 }
+
+// Bytes of an array in its dtype, with rows `stride` elements apart.
+std::vector<std::byte> BytesOf(const Array& array, int64_t stride) {
+  const int64_t cols = array.shape.dim(-1), size = SizeOf(array.dtype);
+  const int64_t rows = array.shape.numel() / cols;
+  std::vector<std::byte> bytes(static_cast<size_t>(rows * stride * size));
+  const std::vector<float> values(array.values.begin(), array.values.end());
+  for (int64_t row = 0; row < rows; ++row) {
+    ConvertFromFloat(array.dtype, values.data() + row * cols,
+                     bytes.data() + row * stride * size, cols);
+  }
+  return bytes;
+}
+
+class OnednnMatmulTest : public ::testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    if (GetParam() != DType::kFp32 && !MultipliesNatively(GetParam())) {
+      GTEST_SKIP() << "oneDNN does not multiply " << GetParam()
+                   << " natively on this CPU";
+    }
+  }
+};
+
+void CheckOnednnMatmul(GemmCall call) {
+  constexpr int64_t kGap = 3;  // between the rows of an operand
+  constexpr std::byte kCanary{0xa5};
+  const DType t = call.dtype;
+  const int64_t m = call.m, n = call.n, k = call.k;
+  const Array a = RandomArray(t, call.trans_a ? Shape{k, m} : Shape{m, k}, 1);
+  const Array b = RandomArray(t, call.trans_b ? Shape{n, k} : Shape{k, n}, 2);
+  const Array c = RandomArray(t, {m, n}, 3), bias = RandomArray(t, {n}, 4);
+  call.stride_a = a.shape[1] + kGap;
+  call.stride_b = b.shape[1] + kGap;
+  call.stride_c = n + kGap;
+  const auto a_bytes = BytesOf(a, call.stride_a);
+  const auto b_bytes = BytesOf(b, call.stride_b);
+  auto c_bytes = BytesOf(c, call.stride_c);
+  const auto bias_bytes = BytesOf(bias, n);
+  if (call.bias != nullptr) call.bias = bias_bytes.data();
+  call.a = a_bytes.data();
+  call.b = b_bytes.data();
+  call.c = c_bytes.data();
+
+  auto product = OnednnMatmul::Find(call);
+  ASSERT_TRUE(product.has_value());
+  const auto scratch = static_cast<size_t>(product->scratch_bytes());
+  std::vector<std::byte> workspace(scratch + 64, kCanary);
+  const auto first = workspace.begin();
+  const auto untouched = [&](size_t from) {
+    return std::all_of(first + static_cast<std::ptrdiff_t>(from),
+                       workspace.end(),
+                       [&](std::byte value) { return value == kCanary; });
+  };
+  // One byte too few: all of the scratch is elsewhere.
+  const auto before = c_bytes;
+  if (scratch > 0) {
+    product->Run(call, workspace.data(), product->scratch_bytes() - 1);
+    EXPECT_TRUE(untouched(0)) << "touches a workspace that is too small";
+  }
+  const auto elsewhere = std::exchange(c_bytes, before);
+  call.c = c_bytes.data();
+  product->Run(call, workspace.data(), product->scratch_bytes());
+  EXPECT_TRUE(untouched(scratch)) << "touches what follows its workspace";
+  if (scratch > 0) {
+    EXPECT_EQ(elsewhere, c_bytes);
+  }
+  Doubles want = ReferenceMatmul(a.values.data(), b.values.data(), call.trans_a,
+                                 call.trans_b, m, n, k);
+  Array got{t, {m, n}, {}};
+  for (int64_t i = 0; i < m * n; ++i) {
+    if (call.accumulate) want[static_cast<size_t>(i)] += c[i];
+    if (call.bias != nullptr) want[static_cast<size_t>(i)] += bias[i % n];
+    float value;
+    ConvertToFloat(t, ElementAt(t, call.c, i / n * call.stride_c + i % n),
+                   &value, 1);
+    got.values.push_back(value);
+  }
+  ExpectNear(got, want, UnitRoundoff(t), Absolute(k + 2), "oneDNN's matmul");
+}
+
+TEST_P(OnednnMatmulTest, MatchesPlainLoops) {
+  const int64_t sizes[][3] = {
+      {1, 1, 1}, {5, 7, 3}, {33, 65, 129}, {2, 19, 1}, {70, 130, 523}};
+  for (const auto& [m, n, k] : sizes) {
+    for (int form = 0; form < 16; ++form) {
+      GemmCall call;
+      call.dtype = GetParam();
+      call.m = m;
+      call.n = n;
+      call.k = k;
+      call.trans_a = form & 1;
+      call.trans_b = form & 2;
+      call.accumulate = form & 4;
+      call.bias = form & 8 ? &call : nullptr;  // any address until it is known
+      SCOPED_TRACE(::testing::Message()
+                   << m << " x " << n << " x " << k << ", form " << form);
+      CheckOnednnMatmul(call);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, OnednnMatmulTest,
+                         ::testing::Values(DType::kFp32, DType::kBf16,
+                                           DType::kFp16),
+                         [](const auto& test) {
+                           return std::string(DTypeName(test.param));
+                         });
 
 TEST(Matmul, RepackedProductsMatchPlainLoops) {
   const DType t = DType::kFp32;
