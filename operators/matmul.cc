@@ -5,6 +5,8 @@
 // first and the result is one: the form of weight gradients. Otherwise the
 // leading dimensions are a batch and broadcast. accumulate adds to acc, which
 // is the same var as out. Sums are in fp32 and rounded once.
+#include <omp.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <optional>
@@ -157,24 +159,34 @@ OpCost Cost(const OpView& op) {
           OperandBytes(op)};
 }
 
+constexpr int64_t kScratchPerThread = int64_t{4} << 20;
+
 struct Launch {
   MatmulGeometry g;
   std::vector<int64_t> x_offsets, y_offsets;
-  GemmCall call;                       // but for the pointers of a, b and c
-  std::optional<OnednnMatmul> native;  // else RunGemm()
+  GemmCall call;                          // but for the pointers of a, b and c
+  std::optional<OnednnMatmul> primitive;  // else RunGemm()
 };
 
 // The planned scratch stays that of RunGemm(), so that a plan does not depend
 // on the CPU and the threads of the machine that makes it.
-std::optional<OnednnMatmul> FindNative(const GemmCall& call,
-                                       const KernelContext& c) {
-  if (c.Out("out").numel == 0 || call.k == 0) return std::nullopt;
-  if (!MultipliesNatively(call.dtype)) return std::nullopt;
-  auto native = OnednnMatmul::Find(call);
-  if (native) {  // It may leave some untouched; measured is to equal planned.
-    static_cast<std::byte*>(c.workspace())[c.workspace_bytes() - 1] = {};
+std::optional<OnednnMatmul> FindPrimitive(const Launch& launch,
+                                          const KernelContext& c) {
+  const GemmCall& call = launch.call;
+  if (launch.g.out.numel() == 0 || call.k == 0 ||
+      RunsInParallel(launch.g, call.dtype) || !UsesOnednnMatmul(call.dtype)) {
+    return std::nullopt;
   }
-  return native;
+  auto primitive = OnednnMatmul::Find(call);
+  // Some forms would keep the whole result in fp32.
+  const int64_t limit = kScratchPerThread * omp_get_max_threads();
+  if (primitive && primitive->scratch_bytes() > limit) return std::nullopt;
+  const int64_t bytes = c.workspace_bytes();
+  if (primitive && bytes > 0) {
+    // It may leave some untouched: the measured peak is to equal the planned.
+    static_cast<std::byte*>(c.workspace())[bytes - 1] = {};
+  }
+  return primitive;
 }
 
 Launch MakeLaunch(KernelContext& c) {
@@ -190,7 +202,7 @@ Launch MakeLaunch(KernelContext& c) {
   const Tensor* bias = c.TryIn("bias");
   launch.call = CallOf(g, c.In("x").dtype, c.attrs());
   launch.call.bias = bias != nullptr ? bias->data : nullptr;
-  launch.native = FindNative(launch.call, c);
+  launch.primitive = FindPrimitive(launch, c);
   return launch;
 }
 
@@ -208,8 +220,8 @@ void MatmulKernel(KernelContext& c) {
     call.a = ElementAt(x.dtype, x.data, launch.x_offsets[index]);
     call.b = ElementAt(x.dtype, y.data, launch.y_offsets[index]);
     call.c = ElementAt(x.dtype, out.data, i * g.m * g.n);
-    if (launch.native) {
-      launch.native->Run(call, workspace, c.workspace_bytes());
+    if (launch.primitive) {
+      launch.primitive->Run(call, workspace, c.workspace_bytes());
     } else {
       RunGemm(call, workspace);
     }

@@ -60,6 +60,15 @@ PrimitiveDesc MakePrimitiveDesc(const GemmCall& g, const dnnl::engine& engine) {
   return PrimitiveDesc(op, attributes, engine, true);
 }
 
+bool StartsWith(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
+
+// Whether oneDNN has more than plain loops for it.
+bool IsFast(const PrimitiveDesc& desc) {
+  return desc.get(true) != nullptr && !StartsWith(desc.impl_info_str(), "ref");
+}
+
 // Grows to the most that a product on this thread needs, and stays.
 void* ThreadScratch(int64_t bytes) {
   thread_local std::vector<std::byte> scratch;
@@ -80,23 +89,31 @@ decltype(auto) Translated(const GemmCall& g, Fn&& fn) {
   }
 }
 
-bool AskNative(DType dtype) {
+bool AskOnednn(DType dtype) {
   // With AVX-512 alone oneDNN emulates bf16, at less than the speed of fp32.
   const unsigned needed = static_cast<unsigned>(dnnl_cpu_isa_avx512_core_bf16);
   const unsigned isa = static_cast<unsigned>(dnnl_get_effective_cpu_isa());
-  if ((isa & needed) != needed) return false;
+  if (dtype != DType::kFp32 && (isa & needed) != needed) return false;
   GemmCall call;
   call.dtype = dtype;
   call.m = call.n = call.k = 256;
-  return OnednnMatmul::Find(call).has_value();
+  return Translated(call, [&] {
+    const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+    const PrimitiveDesc desc = MakePrimitiveDesc(call, engine);
+    if (!IsFast(desc)) return false;
+    // Else it calls sgemm, as RunGemm() does after better preparations.
+    return dtype != DType::kFp32 || StartsWith(desc.impl_info_str(), "brg");
+  });
 }
 
 }  // namespace
 
-bool MultipliesNatively(DType dtype) {
-  static const bool bf16 = AskNative(DType::kBf16);
-  static const bool fp16 = AskNative(DType::kFp16);
-  return (dtype == DType::kBf16 && bf16) || (dtype == DType::kFp16 && fp16);
+bool UsesOnednnMatmul(DType dtype) {
+  static const bool fp32 = AskOnednn(DType::kFp32);
+  static const bool bf16 = AskOnednn(DType::kBf16);
+  static const bool fp16 = AskOnednn(DType::kFp16);
+  return (dtype == DType::kFp32 && fp32) || (dtype == DType::kBf16 && bf16) ||
+         (dtype == DType::kFp16 && fp16);
 }
 
 struct OnednnMatmul::Impl {
@@ -131,9 +148,7 @@ std::optional<OnednnMatmul> OnednnMatmul::Find(const GemmCall& call) {
   return Translated(call, [&]() -> std::optional<OnednnMatmul> {
     const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
     const PrimitiveDesc desc = MakePrimitiveDesc(call, engine);
-    if (desc.get(true) == nullptr) return std::nullopt;
-    const std::string_view loops = desc.impl_info_str();
-    if (loops.substr(0, 3) == "ref") return std::nullopt;
+    if (!IsFast(desc)) return std::nullopt;
     return OnednnMatmul(std::make_unique<Impl>(desc, engine));
   });
 }

@@ -1,5 +1,5 @@
-// Matrix products by oneDNN's matmul primitive, where the CPU multiplies 16-bit
-// floats itself (AVX-512 with bf16, AMX).
+// Matrix products by oneDNN's matmul primitive, where it has better kernels
+// than RunGemm() has: with AVX-512 in fp32, with AVX-512 BF16 or AMX in bf16.
 #ifndef PLO_OPERATORS_ONEDNN_MATMUL_H_
 #define PLO_OPERATORS_ONEDNN_MATMUL_H_
 
@@ -11,9 +11,9 @@
 
 namespace plo {
 
-// Whether oneDNN multiplies this 16-bit dtype without a detour by fp32. Asked
-// of oneDNN once, so ONEDNN_MAX_CPU_ISA counts as it does there.
-bool MultipliesNatively(DType dtype);
+// Whether products in this dtype are the primitive's. Asked of oneDNN once, so
+// ONEDNN_MAX_CPU_ISA counts as it does there.
+bool UsesOnednnMatmul(DType dtype);
 
 // A product made once and run with other pointers; one run at a time. Its bits
 // depend on the shapes, the CPU and the number of OpenMP threads only.
@@ -26,7 +26,7 @@ class OnednnMatmul {
   OnednnMatmul(OnednnMatmul&&) noexcept;
   OnednnMatmul& operator=(OnednnMatmul&&) noexcept;
 
-  // Scratch of a run: up to about 1 MiB for each OpenMP thread.
+  // Scratch of a run: mostly up to 2 MiB for each OpenMP thread.
   int64_t scratch_bytes() const;
   // Reads nothing but the pointers of `call`. Where the workspace does not
   // suffice, the scratch is a buffer that this thread keeps for all products.

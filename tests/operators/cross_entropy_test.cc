@@ -145,8 +145,8 @@ OpCase LinearCase(const Linear& o, int64_t chunk_tokens = 0) {
 TEST_P(CrossEntropyTest, LinearFormHasTheBitsOfItsParts) {
   const DType t = GetParam();
   OmpOneThread one_thread;  // the split of a product's depth is its own
-  // Native 16-bit products and cuBLASLt may sum logits in another order.
-  const bool exact = TestDevice() == DeviceKind::kCpu && !MultipliesNatively(t);
+  // oneDNN's primitive and cuBLASLt may sum logits in another order.
+  const bool exact = TestDevice() == DeviceKind::kCpu && !UsesOnednnMatmul(t);
   const double u = exact ? 0 : UnitRoundoff(t);
   const int64_t sizes[][3] = {{1, 1, 1}, {5, 257, 12}, {70, 1300, 33}};
   for (const auto& [tokens, classes, hidden] : sizes) {
