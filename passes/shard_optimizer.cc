@@ -18,7 +18,8 @@
 //     stage 2: reduce_scatter(bucket0@grad) -> bucket0@grad@shard   a temp
 //     stage 1: the same into this rank's slice of bucket0@grad
 //     stage 0: all_reduce(bucket0@grad) -> bucket0@grad
-//            count_valid -> count; all_reduce(count)       first micro-step
+//            count_valid -> count; all_reduce(count)       first micro-step,
+//                                                          at the head of micro
 //   update:  scale(loss) -> loss@total; all_reduce(loss@total)
 //            loss_seed(count) -> loss@inv_count            1 / max(count, 1)
 //            mul(loss@total, loss@inv_count) -> mean_loss
@@ -26,9 +27,12 @@
 // 0 and degree 1: bucket0 itself). With degree 1 nothing is reduced.
 //
 // Seeds are divided by the count of the whole batch, so that a sum over the
-// ranks is the average (append_backward). Frozen params have buckets without
+// ranks is the average (append_backward). A count of feeds moves to the head,
+// where it belongs to no region, so that its reduction hides under the forward.
+// Frozen params have buckets without
 // gradients. Collectives stand on the compute stream; schedule_transfers moves
 // them. Needs append_backward before it.
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -160,8 +164,34 @@ Analysis ShardOptimizer::Analyse(const Program& program) const {
   return analysis;
 }
 
+// True if the count can be taken before all else in micro, whose ops stand at
+// `positions`.
+bool CanLead(const Program& program, const Op& count,
+             const std::unordered_map<OpId, size_t>& positions) {
+  for (const Slot& slot : count.inputs) {
+    for (VarId v : slot.vars) {
+      const Var& storage = program.var(program.StorageOf(v));
+      if (storage.kind != VarKind::kFeed) return false;
+    }
+  }
+  const auto comes_later = [&](OpId id) {
+    const auto it = positions.find(id);
+    return it == positions.end() || it->second >= positions.at(count.id);
+  };
+  const std::vector<OpId>& writers = program.Writers(program.loss_count);
+  const std::vector<OpId>& readers = program.Readers(program.loss_count);
+  return count.after.empty() &&
+         std::all_of(writers.begin(), writers.end(), comes_later) &&
+         std::all_of(readers.begin(), readers.end(), comes_later);
+}
+
 void ShardOptimizer::ReduceCount(Program& program, OpId count_op) const {
   if (options_.degree == 1) return;
+  if (CanLead(program, program.op(count_op),
+              PositionsOf(program, Section::kMicro))) {
+    program.MoveBefore(count_op, program.ops(Section::kMicro).front()->id);
+    program.mutable_op(count_op).region.clear();
+  }
   OpSpec spec;
   spec.type = "all_reduce";
   spec.inputs = {{"x", {program.loss_count}}};

@@ -22,6 +22,7 @@ namespace plo {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 GptConfig SmallGpt() {
@@ -308,6 +309,21 @@ TEST_F(UpdatePassesTest, EachBucketIsReducedAndGatheredOnce) {
     EXPECT_EQ(OpsOf(program, "all_gather").size(), stage == 0 ? 0 : buckets);
     EXPECT_EQ(OpsOf(program, "grad_stats").size(), buckets);
     EXPECT_EQ(OpsOf(program, "adamw").size(), buckets);
+  }
+}
+
+TEST_F(UpdatePassesTest, TheCountIsReducedBeforeTheForward) {
+  for (const int64_t steps : {1, 3}) {
+    DefaultPipelineOptions o = Options(DType::kBf16, 0);
+    o.accumulate_steps = steps;
+    const Program program = TrainGpt(o);
+    std::vector<std::string> types;
+    for (const auto& op : program.ops(Section::kMicro)) {
+      if (op->type == "slice_micro") continue;
+      if (op->type == "embedding") break;
+      types.push_back(op->type + (op->region.empty() ? "" : " in a region"));
+    }
+    EXPECT_THAT(types, ElementsAre("count_valid", "all_reduce"));
   }
 }
 
