@@ -300,6 +300,14 @@ void BenchMemoryBound() {
                   {"rstd", DType::kFp32, Shape{kTokens}},
                   {"dout", kType, rows}},
                  {"dx", "dweight", "dbias"});
+  BenchBandwidth(copy, "layer_norm_grad",
+                 {{"x", kType, rows},
+                  weight,
+                  {"mean", DType::kFp32, Shape{kTokens}},
+                  {"rstd", DType::kFp32, Shape{kTokens}},
+                  {"dout", kType, rows},
+                  {"dresidual", kType, rows}},
+                 {"dx", "dweight", "dbias"});
   BenchBandwidth(copy, "gelu", {{"x", kType, wide}}, {"out"});
   BenchBandwidth(copy, "gelu_grad", {{"x", kType, wide}, {"dout", kType, wide}},
                  {"dx"});

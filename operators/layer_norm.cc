@@ -2,7 +2,9 @@
 // add_layer_norm(x, residual, weight, bias) -> sum, out, mean, rstd {eps}:
 //   the same bits as add followed by layer_norm: the norm reads the rounded
 //   sum;
-// layer_norm_grad(x, weight?, mean, rstd, dout) -> dx?, dweight?, dbias?.
+// layer_norm_grad(x, weight?, mean, rstd, dout, dresidual?) -> dx?, dweight?,
+//   dbias?: dresidual is what reaches x past the norm. With it dx has the bits
+//   of a separate add: it is rounded, then dresidual is added.
 //
 // Rows are shared out to threads; the grads of weight and bias share out
 // columns and sum blocks of rows in order. Variance is taken about the mean.
@@ -59,6 +61,10 @@ void InferGrad(InferContext& c) {
   if (c.Has("weight")) {
     RequireDTypeLike(c, "weight", "x");
     RequireShape(c, "weight", row);
+  }
+  if (c.Has("dresidual")) {
+    c.Require(!c.op().Out("dx").empty(), "dresidual is given, but no dx");
+    RequireLike(c, "dresidual", "x");
   }
   c.Set("dx", c.dtype("x"), shape);
   c.Set("dweight", c.dtype("x"), row);
@@ -178,10 +184,11 @@ void AddLayerNormKernel(KernelContext& c) {
   });
 }
 
-// dx of one row: rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dout * w.
+// dx of one row: rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dout * w;
+// plus dresidual unless null, whose bytes dx may take.
 void GradRow(DType dtype, const Tensor& x, const Tensor* weight,
-             const Tensor& dout, int64_t index, int64_t n, Stats stats,
-             const Tensor& dx) {
+             const Tensor& dout, const Tensor* dresidual, int64_t index,
+             int64_t n, Stats stats, const Tensor& dx) {
   float hat[kRowChunk], g[kRowChunk], buffer[kRowChunk];
   const auto load = [&](int64_t begin, int64_t count) {
     const int64_t at = index + begin;
@@ -204,7 +211,15 @@ void GradRow(DType dtype, const Tensor& x, const Tensor* weight,
     if (n > kRowChunk) load(begin, count);
     Vec().axpy(hat, -mean_dot, g, count);
     Vec().normalize(g, mean_g, stats.rstd, g, count);
-    StoreFloats(dtype, g, dx.data, index + begin, count);
+    const int64_t at = index + begin;
+    if (dresidual != nullptr) {
+      ConvertToFloat(dtype, ElementAt(dtype, dresidual->data, at), buffer,
+                     count);
+    }
+    StoreFloats(dtype, g, dx.data, at, count);
+    if (dresidual == nullptr) return;
+    Vec().add(FloatsAt(dtype, dx.data, at, count, g), buffer, count);
+    StoreFloats(dtype, buffer, dx.data, at, count);
   });
 }
 
@@ -243,6 +258,7 @@ void LayerNormGradKernel(KernelContext& c) {
   const Tensor& x = c.In("x");
   const Tensor& dout = c.In("dout");
   const Tensor* weight = c.TryIn("weight");
+  const Tensor* dresidual = c.TryIn("dresidual");
   const Tensor* dx = c.TryOut("dx");
   const Tensor* dweight = c.TryOut("dweight");
   const Tensor* dbias = c.TryOut("dbias");
@@ -259,7 +275,8 @@ void LayerNormGradKernel(KernelContext& c) {
   }
   if (dx == nullptr) return;
   ParallelFor(RowCount(x.shape), x.numel, [&](int64_t row) {
-    GradRow(x.dtype, x, weight, dout, row * n, n, {mean[row], rstd[row]}, *dx);
+    GradRow(x.dtype, x, weight, dout, dresidual, row * n, n,
+            {mean[row], rstd[row]}, *dx);
   });
 }
 
@@ -309,12 +326,14 @@ void RegisterLayerNorm(OpRegistry& ops, KernelRegistry& kernels) {
 
   OpSchema g;
   g.type = "layer_norm_grad";
-  g.inputs = {{"x"}, Optional("weight"), {"mean"}, {"rstd"}, {"dout"}};
+  // fuse_ops adds dresidual.
+  g.inputs = {{"x"},    Optional("weight"), {"mean"},
+              {"rstd"}, {"dout"},           Optional("dresidual")};
   g.outputs = {Optional("dx"), Optional("dweight"), Optional("dbias")};
   g.infer = InferGrad;
   g.cuda_workspace_bytes = CudaGradWorkspace;
   g.cost = Cost;
-  g.inplace = {{"dx", "dout"}};
+  g.inplace = {{"dx", "dout"}, {"dx", "dresidual"}};
   ops.Register(std::move(g));
   kernels.Register("layer_norm_grad", DeviceKind::kCpu, LayerNormGradKernel);
 }

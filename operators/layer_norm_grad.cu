@@ -16,6 +16,7 @@ struct GradOperands {
   const T* x;
   const T* weight;  // or null
   const T* dout;
+  const T* dresidual;  // or null
   const float* mean;
   const float* rstd;
   T* dx;
@@ -51,6 +52,16 @@ __device__ uint4 InputGrad(const uint4& x, const uint4& dout,
     g.value[i] = (__builtin_fmaf(hat, -means[1], g.value[i]) - means[0]) * rstd;
   }
   return Pack<T>(g);
+}
+
+// dx + dresidual as a separate add would give it: dx comes rounded.
+template <typename T>
+__device__ uint4 AddRounded(const uint4& dx, const uint4& dresidual) {
+  Floats<kPackOf<T>> sum = Unpack<T>(dx);
+  const Floats<kPackOf<T>> more = Unpack<T>(dresidual);
+#pragma unroll
+  for (int i = 0; i < kPackOf<T>; ++i) sum.value[i] += more.value[i];
+  return Pack<T>(sum);
 }
 
 // --- Rows of one tile ---
@@ -154,7 +165,8 @@ struct GradRow {
 };
 
 // A group of blockDim.x threads takes a row at a time, the next one under way.
-template <bool kVector, typename T>
+// kResidual: there is a dresidual.
+template <bool kVector, bool kResidual, typename T>
 __global__ void __launch_bounds__(kNormGradThreads, 1)
     GradKernel(const __grid_constant__ GradOperands<T> o) {
   constexpr int kCount = kPackOf<T>;
@@ -175,6 +187,14 @@ __global__ void __launch_bounds__(kNormGradThreads, 1)
   int slot = 0;
   for (; row < o.rows; row += step) {
     GradRow<kVector, T> now = next;
+    uint4 dresidual[kNormPacks];
+    if constexpr (kResidual) {
+#pragma unroll
+      for (int p = 0; p < kNormPacks; ++p) {
+        dresidual[p] =
+            LoadRawPack<kVector>(o.dresidual + row * n, column[p], n);
+      }
+    }
     if (row + step < o.rows) next.Load(o, row + step);
     float sums[2] = {};
 #pragma unroll
@@ -202,9 +222,10 @@ __global__ void __launch_bounds__(kNormGradThreads, 1)
     sums[1] *= o.inverse;
 #pragma unroll
     for (int p = 0; p < kNormPacks; ++p) {
-      StoreRawPack<kVector>(InputGrad<T>(now.x[p], now.dout[p], weight[p],
-                                         now.mean, now.rstd, sums),
-                            o.dx + row * n, column[p], n);
+      uint4 dx = InputGrad<T>(now.x[p], now.dout[p], weight[p], now.mean,
+                              now.rstd, sums);
+      if constexpr (kResidual) dx = AddRounded<T>(dx, dresidual[p]);
+      StoreRawPack<kVector>(dx, o.dx + row * n, column[p], n);
     }
   }
   if (o.dweight == nullptr && o.dbias == nullptr) return;
@@ -253,9 +274,12 @@ __global__ void __launch_bounds__(kNormGradThreads)
   sums[0] *= o.inverse;
   sums[1] *= o.inverse;
   for (int64_t column = NormColumn<T>(0); column < n; column += step) {
-    const uint4 dx =
+    uint4 dx =
         InputGrad<T>(LoadAny(x, column, access), LoadAny(dout, column, access),
                      LoadWeights<false>(o.weight, column, n), mean, rstd, sums);
+    if (o.dresidual != nullptr) {
+      dx = AddRounded<T>(dx, LoadAny(o.dresidual + row * n, column, access));
+    }
     StoreAny(dx, o.dx + row * n, column, access);
   }
 }
@@ -338,8 +362,14 @@ template <typename T>
 void LaunchRows(cudaStream_t stream, const GradOperands<T>& o,
                 const RowLayout& layout) {
   const auto blocks = static_cast<unsigned>(NormGradBlocks(o.rows, layout));
-  void (*kernel)(GradOperands<T>) =
-      o.access.vector ? GradKernel<true, T> : GradKernel<false, T>;
+  void (*kernel)(GradOperands<T>) = nullptr;
+  if (o.dresidual != nullptr) {
+    kernel = o.access.vector ? GradKernel<true, true, T>
+                             : GradKernel<false, true, T>;
+  } else {
+    kernel = o.access.vector ? GradKernel<true, false, T>
+                             : GradKernel<false, false, T>;
+  }
   kernel<<<blocks, BlockOf(layout), ColumnSums<T>::SharedBytes(layout),
            stream>>>(o);
   CheckLaunch("GradKernel");
@@ -372,6 +402,7 @@ void LaunchFinish(cudaStream_t stream, const GradOperands<T>& o, int64_t count,
 void LayerNormGradCuda(KernelContext& context) {
   const Tensor& x = context.In("x");
   const Tensor* weight = context.TryIn("weight");
+  const Tensor* dresidual = context.TryIn("dresidual");
   const Tensor* dx = context.TryOut("dx");
   const Tensor* dweight = context.TryOut("dweight");
   const Tensor* dbias = context.TryOut("dbias");
@@ -390,6 +421,7 @@ void LayerNormGradCuda(KernelContext& context) {
     o.x = x.as<const T>();
     if (weight != nullptr) o.weight = weight->as<const T>();
     o.dout = context.In("dout").as<const T>();
+    if (dresidual != nullptr) o.dresidual = dresidual->as<const T>();
     o.mean = context.In("mean").as<const float>();
     o.rstd = context.In("rstd").as<const float>();
     if (dx != nullptr) o.dx = dx->as<T>();
@@ -399,8 +431,8 @@ void LayerNormGradCuda(KernelContext& context) {
       scratch += partials * n;
     }
     if (dbias != nullptr) o.dbias = scratch;
-    o.access =
-        MakeRowAccess<T>(n, o.x, o.dout, o.dx, o.weight, o.dweight, o.dbias);
+    o.access = MakeRowAccess<T>(n, o.x, o.dout, o.dresidual, o.dx, o.weight,
+                                o.dweight, o.dbias);
     // Columns first: dx may take the bytes of dout.
     if (columns && !(one_tile && dx != nullptr)) {
       LaunchColumns(stream, o, MakeColumnPlan(rows, n, x.dtype));

@@ -10,8 +10,16 @@
 //    a, b and s have one shape and type; s may have other readers, later ones.
 //    The fused op stands where the norm stood: nothing reads s before.
 //
+// 3. Residual gradient.
+//    layer_norm_grad(...) -> dx=t   =>   layer_norm_grad(..., dresidual=a)
+//    add(a, t) -> s                        -> dx=s
+//    t, a and s have one shape and type, t has no other reader. The fused op
+//    stands where layer_norm_grad stood, so that the gradients of weight and
+//    bias are not late: `a` is complete there.
+//
 // Both ops have the same section, role and stream. Control edges of the pair
-// and to the pair go over to the fused op, which keeps the id of the second.
+// and to the pair go over to the fused op, which has the id of the op in whose
+// place it stands (bias: of the add).
 //
 // Comes after the passes that look for the plain forms.
 #include <algorithm>
@@ -24,11 +32,11 @@
 namespace plo {
 namespace {
 
-enum class Kind { kBias, kNorm };
+enum class Kind { kBias, kNorm, kNormGrad };
 
 struct Match {
   Kind kind;
-  OpId first, second;
+  OpId gone, kept;
 };
 
 bool SameWhereabouts(const Op& a, const Op& b) {
@@ -40,16 +48,17 @@ bool IsFalse(const AttrMap& attrs, std::string_view name) {
   return !attrs.Has(name) || !attrs.GetBool(name);
 }
 
-// The matmul or add whose whole, only output is `var`, or null. Views of the
-// output would be further readers.
-const Op* OnlyWriter(const Program& program, VarId var, std::string_view type) {
+// The op of this type that alone writes `var`, a temp, as its output `slot`, or
+// null. Views of the output would be further readers.
+const Op* OnlyWriter(const Program& program, VarId var, std::string_view type,
+                     std::string_view slot = "out") {
   if (program.var(var).kind != VarKind::kTemp || program.var(var).is_view()) {
     return nullptr;
   }
   const std::vector<OpId>& writers = program.Writers(var);
   if (writers.size() != 1) return nullptr;
   const Op& op = program.op(writers[0]);
-  return op.type == type && op.Out1("out") == var ? &op : nullptr;
+  return op.type == type && op.Out1(slot) == var ? &op : nullptr;
 }
 
 // Storages that some view shares.
@@ -71,7 +80,7 @@ class Fuser {
       const auto& ops = program_.ops(static_cast<Section>(s));
       for (size_t i = 0; i < ops.size(); ++i) positions_[ops[i]->id] = i;
       for (const auto& op : ops) {
-        if (op->type == "add") MatchBias(*op);
+        if (op->type == "add" && !MatchBias(*op)) MatchNormGrad(*op);
         if (op->type == "layer_norm") MatchNorm(*op);
       }
     }
@@ -84,13 +93,13 @@ class Fuser {
   }
 
  private:
-  void MatchBias(const Op& add) {
+  bool MatchBias(const Op& add) {
     const VarId bias = add.In1("y");
     const VarId product = add.In1("x");
     const Op* matmul = OnlyWriter(program_, product, "matmul");
     if (matmul == nullptr || matmul->HasIn("bias") ||
         !IsFalse(matmul->attrs, "accumulate") || taken_.count(matmul->id) > 0) {
-      return;
+      return false;
     }
     const Shape& shape = program_.var(product).shape;
     if (program_.var(product).dtype != DType::kFp32 ||
@@ -98,10 +107,11 @@ class Fuser {
         program_.var(bias).shape != Shape{shape.dim(-1)} ||
         program_.Readers(product).size() != 1 || viewed_.count(product) > 0 ||
         product == program_.loss || !SameWhereabouts(*matmul, add)) {
-      return;
+      return false;
     }
     taken_.insert(add.id);
     matches_.push_back({Kind::kBias, matmul->id, add.id});
+    return true;
   }
 
   void MatchNorm(const Op& norm) {
@@ -113,16 +123,62 @@ class Fuser {
         !SameWhereabouts(*add, norm) || viewed_.count(sum) > 0) {
       return;
     }
-    for (std::string_view slot : {"x", "y"}) {
-      const Var& term = program_.var(add->In1(slot));
-      if (term.shape != program_.var(sum).shape ||
-          term.dtype != program_.var(sum).dtype) {
-        return;
-      }
-    }
+    if (!SameType(add->In1("x"), sum) || !SameType(add->In1("y"), sum)) return;
     if (!StaysInOrder(*add, norm)) return;
     taken_.insert(add->id);
     matches_.push_back({Kind::kNorm, add->id, norm.id});
+  }
+
+  void MatchNormGrad(const Op& add) {
+    for (const auto& [dx, other] : {std::pair{add.In1("x"), add.In1("y")},
+                                    std::pair{add.In1("y"), add.In1("x")}}) {
+      const Op* grad = OnlyWriter(program_, dx, "layer_norm_grad", "dx");
+      if (grad == nullptr || dx == other || dx == program_.loss ||
+          grad->HasIn("dresidual") || taken_.count(grad->id) > 0 ||
+          program_.Readers(dx).size() != 1 || viewed_.count(dx) > 0 ||
+          !SameWhereabouts(*grad, add)) {
+        continue;
+      }
+      const VarId sum = add.Out1("out");
+      if (OnlyWriter(program_, sum, "add") != &add || !SameType(dx, other) ||
+          !SameType(dx, sum) || !CanMoveUp(add, *grad, other)) {
+        continue;
+      }
+      taken_.insert(add.id);
+      taken_.insert(grad->id);
+      matches_.push_back({Kind::kNormGrad, add.id, grad->id});
+      return;
+    }
+  }
+
+  bool SameType(VarId a, VarId b) const {
+    const Var& first = program_.var(a);
+    const Var& second = program_.var(b);
+    return first.shape == second.shape && first.dtype == second.dtype;
+  }
+
+  // `add` can move up to `to`: nothing that it waits for, and no writer of
+  // `term`, comes after it.
+  bool CanMoveUp(const Op& add, const Op& to, VarId term) const {
+    const auto& ops = program_.ops(add.section);
+    const VarId storage = program_.StorageOf(term);
+    for (size_t i = positions_.at(to.id) + 1; i < positions_.at(add.id); ++i) {
+      const Op& between = *ops[i];
+      if (std::count(add.after.begin(), add.after.end(), between.id) > 0 ||
+          Writes(between, storage)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool Writes(const Op& op, VarId storage) const {
+    for (const Slot& slot : op.outputs) {
+      for (VarId id : slot.vars) {
+        if (program_.StorageOf(id) == storage) return true;
+      }
+    }
+    return false;
   }
 
   // The add can move down to the norm: nothing before it reads the sum, waits
@@ -142,45 +198,52 @@ class Fuser {
       if (std::count(between.after.begin(), between.after.end(), add.id) > 0) {
         return false;
       }
-      for (const Slot& slot : between.outputs) {
-        for (VarId id : slot.vars) {
-          for (std::string_view term : {"x", "y"}) {
-            if (program_.StorageOf(id) == program_.StorageOf(add.In1(term))) {
-              return false;
-            }
-          }
-        }
+      for (std::string_view term : {"x", "y"}) {
+        if (Writes(between, program_.StorageOf(add.In1(term)))) return false;
       }
     }
     return true;
   }
 
   void Fuse(const Match& match) {
-    const Op first = program_.op(match.first);
-    Op& op = program_.mutable_op(match.second);
-    if (match.kind == Kind::kBias) {
-      const VarId bias = op.In1("y");
-      op.type = first.type;
-      op.inputs = first.inputs;
-      op.SetIn("bias", {bias});
-      op.attrs = first.attrs;
-      unused_.push_back(first.Out1("out"));
-    } else {
-      const VarId sum = op.In1("x");
-      op.type = "add_layer_norm";
-      op.inputs = {{"x", {first.In1("x")}},
-                   {"residual", {first.In1("y")}},
-                   {"weight", {op.In1("weight")}},
-                   {"bias", {op.In1("bias")}}};
-      op.outputs.insert(op.outputs.begin(), {"sum", {sum}});
+    const Op gone = program_.op(match.gone);
+    Op& op = program_.mutable_op(match.kept);
+    switch (match.kind) {
+      case Kind::kBias: {
+        const VarId bias = op.In1("y");
+        op.type = gone.type;
+        op.inputs = gone.inputs;
+        op.SetIn("bias", {bias});
+        op.attrs = gone.attrs;
+        unused_.push_back(gone.Out1("out"));
+        break;
+      }
+      case Kind::kNorm: {
+        const VarId sum = op.In1("x");
+        op.type = "add_layer_norm";
+        op.inputs = {{"x", {gone.In1("x")}},
+                     {"residual", {gone.In1("y")}},
+                     {"weight", {op.In1("weight")}},
+                     {"bias", {op.In1("bias")}}};
+        op.outputs.insert(op.outputs.begin(), {"sum", {sum}});
+        break;
+      }
+      case Kind::kNormGrad: {
+        const VarId dx = op.Out1("dx");
+        const bool first = gone.In1("x") == dx;
+        op.SetIn("dresidual", {gone.In1(first ? "y" : "x")});
+        op.SetOut("dx", {gone.Out1("out")});
+        unused_.push_back(dx);
+        break;
+      }
     }
-    for (OpId before : first.after) {
+    for (OpId before : gone.after) {
       if (std::count(op.after.begin(), op.after.end(), before) == 0) {
         op.after.push_back(before);
       }
     }
-    replaced_[match.first] = match.second;
-    erased_.push_back(match.first);
+    replaced_[match.gone] = match.kept;
+    erased_.push_back(match.gone);
   }
 
   void MoveEdges() {

@@ -193,6 +193,63 @@ TEST_P(NormTest, LayerNormGradMatchesPlainLoops) {
   }
 }
 
+TEST_P(NormTest, LayerNormGradAddsAResidualWithTheBitsOfAnAdd) {
+  const DType t = GetParam();
+  for (int64_t n : {1, 36, 768, 2048, 2500, 8200}) {
+    SCOPED_TRACE(n);
+    const Shape shape{70, n};
+    const Array weight = RandomArray(t, {n}, 2);
+    const Array dresidual = RandomArray(t, shape, 4);
+    OpCase c{.type = "layer_norm_grad",
+             .inputs = {{"x", {RandomArray(t, shape, 1, -2, 2)}},
+                        {"weight", {weight}},
+                        {"mean", {RandomArray(DType::kFp32, {70}, 5)}},
+                        {"rstd", {RandomArray(DType::kFp32, {70}, 6, 0.5, 2)}},
+                        {"dout", {RandomArray(t, shape, 3)}}},
+             .outputs = {"dx", "dweight", "dbias"}};
+    for (const bool columns : {true, false}) {
+      if (!columns) c.outputs = {"dx"};
+      c.inplace = false;
+      c.same_var.clear();
+      SlotArrays want = RunOp(c);
+      want["dx"] = RunOp({.type = "add",
+                          .inputs = {{"x", {dresidual}}, {"y", want["dx"]}},
+                          .outputs = {"out"}})["out"];
+      OpCase fused = c;
+      fused.inputs.push_back({"dresidual", {dresidual}});
+      for (const char* shared : {"", "dout", "dresidual"}) {
+        SCOPED_TRACE(shared);
+        fused.inplace = shared == std::string("dout");
+        fused.same_var.clear();
+        if (shared == std::string("dresidual")) {
+          fused.same_var = {{"dx", "dresidual"}};
+        }
+        SlotArrays got = RunOp(fused);
+        for (const std::string& slot : c.outputs) {
+          ExpectSame(got[slot][0], want[slot][0], slot);
+        }
+      }
+    }
+  }
+}
+
+TEST(LayerNorm, AResidualGradNeedsADx) {
+  const Array x = RandomArray(DType::kFp32, {4, 8}, 1);
+  const Array row = RandomArray(DType::kFp32, {4}, 2);
+  OpCase c{.type = "layer_norm_grad",
+           .inputs = {{"x", {x}},
+                      {"mean", {row}},
+                      {"rstd", {row}},
+                      {"dout", {x}},
+                      {"dresidual", {x}}},
+           .outputs = {"dbias"}};
+  EXPECT_THAT(ErrorOf(c), HasSubstr("dresidual is given, but no dx"));
+  c.outputs = {"dx"};
+  c.inputs.back().second = {RandomArray(DType::kFp32, {8}, 1)};
+  EXPECT_THAT(ErrorOf(c),
+              HasSubstr("dresidual has shape [8], expected [4, 8]"));
+}
+
 // On a GPU: widths on both sides of those that a block takes at once, by packs
 // and value by value.
 TEST_P(NormTest, LayerNormHasTheSameBitsAtAnyAddress) {
@@ -216,6 +273,8 @@ TEST_P(NormTest, LayerNormHasTheSameBitsAtAnyAddress) {
         {"x", {x}}, {"mean", {mean}}, {"rstd", {rstd}}, {"dout", {other}}};
     auto weighted = grad;
     weighted.push_back({"weight", {weight}});
+    auto residual = weighted;
+    residual.push_back({"dresidual", {x}});
     for (OpCase c : {OpCase{.type = "layer_norm",
                     .inputs = {{"x", {x}}, {"bias", {bias}}},
                     .outputs = {"out", "mean", "rstd"}},
@@ -228,6 +287,10 @@ TEST_P(NormTest, LayerNormHasTheSameBitsAtAnyAddress) {
                      .inplace = true},
                      OpCase{.type = "layer_norm_grad",
                      .inputs = weighted,
+                     .outputs = {"dx", "dweight", "dbias"},
+                     .inplace = true},
+                     OpCase{.type = "layer_norm_grad",
+                     .inputs = residual,
                      .outputs = {"dx", "dweight", "dbias"},
                      .inplace = true},
                      OpCase{.type = "layer_norm_grad",

@@ -25,6 +25,24 @@ TEST(FuseOps, RecomputedNormsReadTheKeptSum) {
   EXPECT_EQ(CountOps(program, "layer_norm", Role::kBackward), norms);
 }
 
+TEST(FuseOps, NormsTakeOnTheGradOfTheResidualAroundThem) {
+  for (const char* recompute : {"none", "cheap", "full"}) {
+    Program program = SmallGpt();
+    Apply(program, StrCat("apply_amp(dtype=bf16),append_backward,recompute("
+                          "policy=",
+                          recompute, "),shard_optimizer(degree=2)"));
+    // Two in each of three layers, besides those that are recomputed.
+    EXPECT_GE(CountOps(program, "add", Role::kBackward), 6) << recompute;
+    Apply(program, "fuse_ops");
+    EXPECT_EQ(CountOps(program, "add", Role::kBackward), 0) << recompute;
+    int with_residual = 0;
+    for (const auto& op : program.ops(Section::kMicro)) {
+      with_residual += op->type == "layer_norm_grad" && op->HasIn("dresidual");
+    }
+    EXPECT_EQ(with_residual, 6) << recompute;
+  }
+}
+
 TEST(FuseOps, LeavesAnMlpAlone) {
   Program program = SmallMlp({});
   EXPECT_EQ(Apply(program, "append_backward,fuse_ops"),
