@@ -157,48 +157,50 @@ __global__ void __launch_bounds__(kThreads)
   stats[block] = total;
 }
 
-// A warp per segment; `scale` may be null. `count` carries the non-finite
-// values from launch to launch; the last one writes it behind the sums.
-__global__ void __launch_bounds__(kThreads)
-    JoinStatsKernel(const BlockStats* stats, const float* scale, float* sums,
-                    long long* count, bool first, float* count_out,
-                    const __grid_constant__ RunTable table) {
-  __shared__ long long warp_nonfinite[kWarps];
-  const int warp = threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
-  long long nonfinite = 0;
-  for (int r = warp; r < table.count; r += kWarps) {
-    const StatsRun& run = table.runs[r];
-    const BlockStats* of_run = stats + run.first_block;
-    const int64_t blocks = (run.n + kStatsBlock - 1) / kStatsBlock;
-    double sum = 0;
+constexpr int kJoinThreads = 32;
+static_assert(kStatsJoinLanes == kJoinThreads);
+
+// Adds up `get(i)`, i < n, in the lanes of a warp that join by halving. Lane 0
+// has the result.
+template <typename V, typename Get>
+__device__ V JoinLanes(int64_t n, const Get& get) {
+  V sum = 0;
 #pragma unroll 8
-    for (int64_t b = lane; b < blocks; b += kStatsJoinLanes) {
-      sum += of_run[b].squares;
-      nonfinite += of_run[b].nonfinite;
-    }
+  for (int64_t i = threadIdx.x; i < n; i += kJoinThreads) sum += get(i);
 #pragma unroll
-    for (int half = kStatsJoinLanes / 2; half > 0; half /= 2) {
-      sum += __shfl_xor_sync(0xFFFFFFFFu, sum, half);
-    }
-    if (lane == 0) {
-      sums[r] = UnscaledSquares(sum, scale == nullptr ? 1.0 : *scale);
-    }
+  for (int half = kJoinThreads / 2; half > 0; half /= 2) {
+    sum += __shfl_xor_sync(0xFFFFFFFFu, sum, half);
   }
-#pragma unroll
-  for (int half = 16; half > 0; half /= 2) {
-    nonfinite += __shfl_xor_sync(0xFFFFFFFFu, nonfinite, half);
+  return sum;
+}
+
+// A block of one warp for each segment, small enough to start beside those of a
+// product; `scale` may be null. The last block counts: `count` carries the
+// values that are not finite from launch to launch, and the last launch writes
+// it behind the sums.
+__global__ void __launch_bounds__(kJoinThreads)
+    JoinStatsKernel(const BlockStats* stats, int64_t blocks, const float* scale,
+                    float* sums, long long* count, bool first, float* count_out,
+                    const __grid_constant__ RunTable table) {
+  const int r = static_cast<int>(blockIdx.x);
+  if (r < table.count) {
+    const StatsRun& run = table.runs[r];
+    const BlockStats* const of_run = stats + run.first_block;
+    const double sum =
+        JoinLanes<double>((run.n + kStatsBlock - 1) / kStatsBlock,
+                          [&](int64_t i) { return of_run[i].squares; });
+    if (threadIdx.x > 0) return;
+    sums[r] = UnscaledSquares(sum, scale == nullptr ? 1.0 : *scale);
+    return;
   }
-  if (lane == 0) warp_nonfinite[warp] = nonfinite;
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  long long total = first ? 0 : *count;
-  for (int w = 0; w < kWarps; ++w) total += warp_nonfinite[w];
+  const BlockStats* const of_launch = stats + table.runs[0].first_block;
+  long long total = JoinLanes<long long>(
+      blocks, [&](int64_t i) { return of_launch[i].nonfinite; });
+  if (threadIdx.x > 0) return;
+  if (!first) total += *count;
   *count = total;
   if (count_out != nullptr) *count_out = static_cast<float>(total);
 }
-
-static_assert(kStatsJoinLanes == 32);
 
 void GradStatsKernel(KernelContext& context) {
   const Tensor& x = context.In("x");
@@ -226,8 +228,9 @@ void GradStatsKernel(KernelContext& context) {
     }
     const bool last = &launch == &state.launches.back();
     float* sums = out.as<float>() + launch.first_segment;
-    JoinStatsKernel<<<1, kThreads, 0, stream>>>(
-        stats, scale, sums, count, launch.first_segment == 0,
+    const auto join_blocks = static_cast<unsigned>(launch.table.count) + 1;
+    JoinStatsKernel<<<join_blocks, kJoinThreads, 0, stream>>>(
+        stats, launch.blocks, scale, sums, count, launch.first_segment == 0,
         last ? out.as<float>() + out.numel - 1 : nullptr, launch.table);
     CheckLaunch("grad_stats");
   }

@@ -70,6 +70,27 @@ TEST(GradStatsTest, SlicesAndWholeBucketsAgree) {
   }
 }
 
+// On a GPU: more segments than one launch takes, one of many blocks, some
+// empty.
+TEST(GradStatsTest, ManySegmentsHaveTheBitsOfTheCpu) {
+  constexpr int64_t kLong = 40 * 32768 + 5;
+  std::vector<int64_t> begins, numels;
+  int64_t end = 0;
+  for (int64_t s = 0; s < 300; ++s) {
+    begins.push_back(end);
+    numels.push_back(s == 150 ? kLong : s % 7 * 100);
+    end += numels.back() + s % 3;
+  }
+  Array x = RandomArray(DType::kBf16, {end}, 1, -3, 3);
+  for (const size_t s : {1u, 127u, 128u, 150u, 299u}) {
+    x.values[static_cast<size_t>(begins[s])] = s % 2 == 0 ? NAN : kInf;
+  }
+  const OpCase c = GradStats(x, true, end, 0, begins, numels, 0x1p10);
+  const Array stats = RunOp(c)["stats"][0];
+  EXPECT_EQ(stats[300], 5);
+  ExpectSame(stats, RunOp(c, DeviceKind::kCpu)["stats"][0], "stats");
+}
+
 // Squares of scaled gradients would overflow or vanish in fp32.
 TEST(GradStatsTest, ScalesOfAnySizeAreTakenOut) {
   constexpr int64_t kNumel = 40000;
