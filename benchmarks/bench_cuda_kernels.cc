@@ -308,6 +308,8 @@ void BenchMemoryBound() {
                   {"dout", kType, rows},
                   {"dresidual", kType, rows}},
                  {"dx", "dweight", "dbias"});
+  BenchBandwidth(copy, "reduce_rows", {{"x", kType, rows}}, {"out"});
+  BenchBandwidth(copy, "reduce_rows", {{"x", kType, wide}}, {"out"});
   BenchBandwidth(copy, "gelu", {{"x", kType, wide}}, {"out"});
   BenchBandwidth(copy, "gelu_grad", {{"x", kType, wide}, {"dout", kType, wide}},
                  {"dx"});
