@@ -185,8 +185,8 @@ __global__ void __launch_bounds__(kNormGradThreads, 1)
   GradRow<kVector, T> next;
   if (row < o.rows) next.Load(o, row);
   int slot = 0;
-  // As often in all groups, for compute-sanitizer's racecheck: it loses count of
-  // barriers that some groups pass more often than others.
+  // As often in all groups, for compute-sanitizer's racecheck: it loses count
+  // of barriers that some groups pass more often than others.
   for (; row - threadIdx.y < o.rows; row += step) {
     const int length = row < o.rows ? n : 0;
     GradRow<kVector, T> now = next;
