@@ -25,16 +25,6 @@ struct NormOperands {
 
 // --- What both kernels compute of a pack ---
 
-// The norm reads the stored sum.
-template <typename T>
-__device__ uint4 RoundedSum(const uint4& x, const uint4& y) {
-  Floats<kPackOf<T>> sum = Unpack<T>(x);
-  const Floats<kPackOf<T>> other = Unpack<T>(y);
-#pragma unroll
-  for (int i = 0; i < kPackOf<T>; ++i) sum.value[i] += other.value[i];
-  return Pack<T>(sum);
-}
-
 // By pairs.
 template <typename T>
 __device__ float PackSum(const uint4& raw) {

@@ -68,6 +68,16 @@ __device__ inline uint4 Pack(const Floats<kPackOf<T>>& x) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
+// x + y rounded to T, as a separate add stores it.
+template <typename T>
+__device__ inline uint4 RoundedSum(const uint4& x, const uint4& y) {
+  Floats<kPackOf<T>> sum = Unpack<T>(x);
+  const Floats<kPackOf<T>> other = Unpack<T>(y);
+#pragma unroll
+  for (int i = 0; i < kPackOf<T>; ++i) sum.value[i] += other.value[i];
+  return Pack<T>(sum);
+}
+
 // Keeps the compiler from holding the fp32 values of a pack in registers from
 // one use to the next.
 __device__ inline void Forget(uint4& raw) {

@@ -54,16 +54,6 @@ __device__ uint4 InputGrad(const uint4& x, const uint4& dout,
   return Pack<T>(g);
 }
 
-// dx + dresidual as a separate add would give it: dx comes rounded.
-template <typename T>
-__device__ uint4 AddRounded(const uint4& dx, const uint4& dresidual) {
-  Floats<kPackOf<T>> sum = Unpack<T>(dx);
-  const Floats<kPackOf<T>> more = Unpack<T>(dresidual);
-#pragma unroll
-  for (int i = 0; i < kPackOf<T>; ++i) sum.value[i] += more.value[i];
-  return Pack<T>(sum);
-}
-
 // --- Rows of one tile ---
 
 template <typename T>
@@ -227,7 +217,7 @@ __global__ void __launch_bounds__(kNormGradThreads, 1)
     for (int p = 0; p < kNormPacks; ++p) {
       uint4 dx = InputGrad<T>(now.x[p], now.dout[p], weight[p], now.mean,
                               now.rstd, sums);
-      if constexpr (kResidual) dx = AddRounded<T>(dx, dresidual[p]);
+      if constexpr (kResidual) dx = RoundedSum<T>(dx, dresidual[p]);
       StoreRawPack<kVector>(dx, o.dx + row * n, column[p], length);
     }
   }
@@ -281,7 +271,7 @@ __global__ void __launch_bounds__(kNormGradThreads)
         InputGrad<T>(LoadAny(x, column, access), LoadAny(dout, column, access),
                      LoadWeights<false>(o.weight, column, n), mean, rstd, sums);
     if (o.dresidual != nullptr) {
-      dx = AddRounded<T>(dx, LoadAny(o.dresidual + row * n, column, access));
+      dx = RoundedSum<T>(dx, LoadAny(o.dresidual + row * n, column, access));
     }
     StoreAny(dx, o.dx + row * n, column, access);
   }
