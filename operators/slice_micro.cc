@@ -42,6 +42,7 @@ void RegisterSliceMicro(OpRegistry& ops, KernelRegistry& kernels) {
   schema.outputs = {{"out"}};
   schema.infer = InferSliceMicro;
   schema.cost = SliceMicroCost;
+  schema.reads_step = true;
   ops.Register(std::move(schema));
   kernels.Register("slice_micro", DeviceKind::kCpu, SliceMicroKernel);
 }

@@ -27,6 +27,7 @@ bool HasFraction(const TrainConfig& c) {
 bool HasStreamedFraction(const TrainConfig& c) {
   return Offloads(c) || std::atof(c.offload_streamed_fraction.c_str()) == 0;
 }
+bool MayRunOnGpu(const TrainConfig& c) { return c.device != "cpu"; }
 bool LrDecays(const TrainConfig& c) { return c.lr_schedule != "constant"; }
 bool ScalesDynamically(const TrainConfig& c) {
   return c.loss_scale == "dynamic" ||
@@ -59,6 +60,7 @@ constexpr Condition kConditions[] = {
     {"offload_fraction", HasFraction, kOptimizer},
     {"offload_streamed_fraction", HasStreamedFraction, kOffload},
     {"offload_mode", Offloads, kOffload},
+    {"cuda_graphs", MayRunOnGpu, "--device=cuda or auto"},
     {"temperature", Generates, "--generate"},
     {"prompt", Generates, "--generate"},
 };

@@ -90,6 +90,8 @@ void VisitFields(TrainConfig& c, Visit visit) {
 
   visit("device", &c.device,
         "cpu or cuda; auto: a GPU if there is one, and always for plan");
+  visit("cuda_graphs", &c.cuda_graphs,
+        "replay a step's kernels as CUDA graphs; not while tracing");
   visit("rates", &c.rates,
         "file of what the machine does per second (default: what plo "
         "calibrate measured, else an H200's; none for the CPU)");

@@ -137,6 +137,7 @@ Trainer::Trainer(const TrainConfig& config, std::optional<PreparedRun> run,
   engine_options.cpu.compute_threads =
       ComputeThreads(options_.local_world_size);
   engine_options.executor.trace = !config_.trace.empty();
+  engine_options.executor.replay = config_.cuda_graphs;
   engine_ = std::make_unique<Engine>(std::move(run->prepared), options_.comm,
                                      engine_options);
   const int64_t items_per_sample = config_.model == "gpt" ? config_.seq_len : 1;

@@ -149,7 +149,10 @@ struct OpSchema {
   // Cheap to run again in backward instead of keeping its outputs (norms,
   // activations, dropout, casts): what recompute=cheap drops.
   bool cheap = false;
-  bool random = false;       // draws random numbers keyed by Op::random_id
+  bool random = false;  // draws random numbers keyed by Op::random_id
+  // The kernel reads the number of the step or micro-step, but for whether the
+  // micro-step is the first: its launches differ.
+  bool reads_step = false;
   bool side_effect = false;  // never removed as dead
   bool collective = false;   // talks to the other ranks
   // Allowed places of operands: kDevice only, unless listed. "host" kernels run
@@ -160,6 +163,9 @@ struct OpSchema {
   // Scratch of the op where it runs on `device`; ops of the host stream run on
   // the CPU everywhere.
   int64_t WorkspaceBytes(const OpView& op, DeviceKind device) const;
+
+  // Whether a launch of the op may stand for later ones.
+  bool repeats() const { return !random && !reads_step && !collective; }
 };
 
 class OpRegistry {

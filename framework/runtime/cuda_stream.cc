@@ -6,6 +6,7 @@
 
 #include "framework/ir/error.h"
 #include "framework/runtime/cuda_status.h"
+#include "glog/logging.h"
 
 namespace plo {
 namespace {
@@ -17,7 +18,20 @@ constexpr size_t kInitialRing = 1024;
 constexpr std::chrono::microseconds kSpin(50);
 constexpr std::chrono::microseconds kSleep(10);
 
+// Of a recording, without which all is as right and slower.
+bool Refused(cudaError_t status) {
+  if (status == cudaSuccess) return false;
+  cudaGetLastError();
+  LOG(WARNING) << "no CUDA graph, its ops are launched one by one: "
+               << CudaErrorText(status);
+  return true;
+}
+
 }  // namespace
+
+CudaRecording::~CudaRecording() {
+  if (cudaGraphExecDestroy(graph_) != cudaSuccess) cudaGetLastError();
+}
 
 CudaStream::CudaStream(StreamKind kind, ErrorState* errors)
     : kind_(kind), errors_(errors), in_flight_(kInitialRing) {
@@ -59,11 +73,53 @@ Ticket CudaStream::Launch(const Task& task) {
       errors_->Set(std::current_exception());
     }
   }
-  if (task.waited_on) Record();
+  if (task.waited_on) PutMark();
   return launched_;
 }
 
-CudaStream::Mark* CudaStream::Record() {
+std::unique_ptr<Recording> CudaStream::Record(std::span<const Task> tasks) {
+  // Workers may go on polling: what this thread must not call meanwhile, they
+  // may.
+  if (Refused(
+          cudaStreamBeginCapture(native_, cudaStreamCaptureModeThreadLocal))) {
+    return nullptr;
+  }
+  std::exception_ptr error;
+  try {
+    for (const Task& task : tasks) task.run(task.context, task.step, native_);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  cudaGraph_t graph = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(native_, &graph);
+  cudaGraphExec_t executable = nullptr;
+  cudaError_t made = ended;
+  if (!error && ended == cudaSuccess) {
+    made = cudaGraphInstantiate(&executable, graph, 0);
+  }
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (error) {
+    cudaGetLastError();
+    std::rethrow_exception(error);
+  }
+  if (Refused(made)) return nullptr;
+  auto recording = std::make_unique<CudaRecording>(executable);
+  // Allocates now what it needs on the device.
+  if (Refused(cudaGraphUpload(executable, native_))) return nullptr;
+  return recording;
+}
+
+Ticket CudaStream::Replay(const CudaRecording& recording, bool waited_on) {
+  ++launched_;
+  if (!errors_->failed()) {
+    const cudaError_t status = cudaGraphLaunch(recording.graph(), native_);
+    if (status != cudaSuccess) Lost(status);
+  }
+  if (waited_on) PutMark();
+  return launched_;
+}
+
+CudaStream::Mark* CudaStream::PutMark() {
   if (free_.empty()) Retire();
   if (free_.empty()) AddMarks(kMoreMarks);
   Mark* mark = free_.back();
@@ -101,7 +157,7 @@ CudaStream::Mark* CudaStream::Find(Ticket ticket) {
       high = middle;
     }
   }
-  return low < in_flight_.size() ? in_flight_[low] : Record();
+  return low < in_flight_.size() ? in_flight_[low] : PutMark();
 }
 
 void CudaStream::MakeWait(CudaStream& waiter, Ticket ticket) {

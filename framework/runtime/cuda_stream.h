@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "framework/runtime/device.h"
@@ -18,6 +19,19 @@
 #include "framework/runtime/worker_stream.h"
 
 namespace plo {
+
+class CudaRecording : public Recording {
+ public:
+  explicit CudaRecording(cudaGraphExec_t graph) : graph_(graph) {}
+  ~CudaRecording() override;
+  CudaRecording(const CudaRecording&) = delete;
+  CudaRecording& operator=(const CudaRecording&) = delete;
+
+  cudaGraphExec_t graph() const { return graph_; }
+
+ private:
+  cudaGraphExec_t graph_;
+};
 
 class CudaStream {
  public:
@@ -30,6 +44,9 @@ class CudaStream {
   CudaStream& operator=(const CudaStream&) = delete;
 
   Ticket Launch(const Task& task);
+  // As Device's.
+  std::unique_ptr<Recording> Record(std::span<const Task> tasks);
+  Ticket Replay(const CudaRecording& recording, bool waited_on);
   // Later work of the waiter starts after `ticket` of this stream.
   void MakeWait(CudaStream& waiter, Ticket ticket);
   void MakeWait(WorkerStream& waiter, Ticket ticket);
@@ -51,7 +68,7 @@ class CudaStream {
     std::atomic<int> pollers{0};
   };
 
-  Mark* Record();
+  Mark* PutMark();
   // The first mark at or after the ticket; null when it is known to be
   // complete. A launch that was not to be waited on has no mark of its own.
   Mark* Find(Ticket ticket);

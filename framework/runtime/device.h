@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "framework/ir/types.h"
@@ -84,6 +85,13 @@ class StreamTracer {
   virtual bool Take(int64_t span, Span& result) = 0;
 };
 
+// What tasks enqueue, recorded once to be run again and again at the cost of
+// one launch: a CUDA graph. Freed before its device, when it does not run.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+};
+
 // Thread-compatible; the tasks run on other threads.
 class Device {
  public:
@@ -99,6 +107,14 @@ class Device {
   virtual StreamId CreateStream(StreamKind kind) = 0;
   // Never blocks on the work of the stream.
   virtual Ticket Launch(StreamId stream, const Task& task) = 0;
+  // Calls the tasks, which enqueue nothing: what they would have enqueued, one
+  // after the other, is the recording. Null where the device has no such thing
+  // or the driver refuses. Rethrows the first error of a task.
+  virtual std::unique_ptr<Recording> Record(StreamId stream,
+                                            std::span<const Task> tasks) = 0;
+  // A launch, the work of which is that of a recording made for the stream.
+  virtual Ticket Replay(StreamId stream, Recording& recording,
+                        bool waited_on) = 0;
   // Later launches on `waiter` start after `ticket` of `of` is complete.
   virtual void Wait(StreamId waiter, StreamId of, Ticket ticket) = 0;
   // Blocks the caller. Rethrows the first error any task threw.

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -87,6 +88,15 @@ class CpuDevice : public Device {
 
   Ticket Launch(StreamId stream, const Task& task) override {
     return At(stream).Launch(task);
+  }
+
+  std::unique_ptr<Recording> Record(StreamId /*stream*/,
+                                    std::span<const Task> /*tasks*/) override {
+    return nullptr;
+  }
+  Ticket Replay(StreamId /*stream*/, Recording& /*recording*/,
+                bool /*waited_on*/) override {
+    PLO_THROW(kInternal, "the CPU device records nothing");
   }
 
   void Wait(StreamId waiter, StreamId of, Ticket ticket) override {

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -164,6 +165,23 @@ class CudaDevice : public Device {
     if (stream.host) return stream.host->Launch(task);
     Enter();
     return stream.gpu->Launch(task);
+  }
+
+  std::unique_ptr<Recording> Record(StreamId id,
+                                    std::span<const Task> tasks) override {
+    Stream& stream = At(id);
+    if (stream.host) return nullptr;
+    Enter();
+    return stream.gpu->Record(tasks);
+  }
+
+  Ticket Replay(StreamId id, Recording& recording, bool waited_on) override {
+    Stream& stream = At(id);
+    PLO_ENFORCE(stream.gpu != nullptr, kInvalidArgument, "stream ", id,
+                " runs on the host: it replays nothing");
+    Enter();
+    return stream.gpu->Replay(static_cast<CudaRecording&>(recording),
+                              waited_on);
   }
 
   void Wait(StreamId waiter_id, StreamId of_id, Ticket ticket) override {

@@ -46,6 +46,10 @@ struct ExecutorOptions {
   // read back.
   bool canary = true;
   bool trace = false;
+  // Records runs of compute ops in the first step and replays them afterwards,
+  // where the device can (CUDA graphs). Not with verify_writes, poison_freed,
+  // trace or delay_us, which look at single ops.
+  bool replay = true;
   // For kernels that run on the host; must outlive the executor. Null: they run
   // on the worker of the host stream alone.
   HostPool* host_pool = nullptr;

@@ -74,6 +74,17 @@ struct BoundLaunch {
   void Execute(const StepInfo& step, void* native_stream);
   // The op and its operands, for messages.
   std::string Describe() const;
+  // The exception being handled, with the launch in front of its message.
+  std::exception_ptr CaughtError() const;
+};
+
+// Launches next to each other in the issue order.
+struct Segment {
+  std::vector<BoundLaunch*> launches;
+  // All on the compute stream and the same in every step, none but the first
+  // waits and no other stream waits for one before the last.
+  bool repeats = false;
+  std::unique_ptr<Recording> recording;  // null: launched one by one
 };
 
 struct BoundGraph {
@@ -83,6 +94,9 @@ struct BoundGraph {
   std::vector<BoundLaunch> launches;
   std::vector<BoundLaunch*> feeds;    // as GraphPlan::feeds
   std::vector<BoundLaunch*> fetches;  // as GraphPlan::fetches
+  // The issue order: that of the first micro-step, of each later one, and of
+  // the update.
+  std::vector<Segment> first_micro, later_micro, update;
   uint64_t steps = 0;                 // issued
 
   uint64_t launches_per_step() const;
@@ -201,10 +215,18 @@ class ExecutorCore {
   BoundRange RangeOf(const Operand& operand) const;
   StreamId StreamOf(StreamKind kind);
 
-  // --- executor_run.cc ---
+  // --- executor_issue.cc ---
+  void MakeSegments(BoundGraph& graph) const;
   void IssueStep(BoundGraph& graph);
+  void Issue(BoundGraph& graph, Segment& segment, int micro_index);
   void Issue(BoundGraph& graph, BoundLaunch& bound, int micro_index);
+  void IssueWaits(const BoundGraph& graph, const BoundLaunch& bound);
+  void Record(Segment& segment, int micro_index);
+  void Replay(BoundGraph& graph, Segment& segment);
+  Task MakeTask(BoundLaunch& bound, int micro_index) const;
   void IssueChecked(BoundLaunch& bound, const Task& task, uint64_t sequence);
+
+  // --- executor_run.cc ---
   void WaitForTickets(const std::array<Ticket, kStreamCount>& tickets);
   // Waits for everything issued; errors stay pending.
   void Settle();

@@ -59,6 +59,7 @@ ExecutorCore::ExecutorCore(const Program& main_program, Plan the_plan,
     if (options.verify_writes || options.poison_freed) {
       check_ = std::make_unique<MemoryCheck>(*this);
     }
+    for (const auto& graph : graphs) MakeSegments(*graph);
   } catch (const std::exception& error) {
     FreeArenas();
     // The other ranks may have passed and wait for this one's first part.

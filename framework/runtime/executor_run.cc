@@ -1,4 +1,4 @@
-// Executor: enqueuing steps, waiting for them, and their errors.
+// Executor: running launches, waiting for steps, and their errors.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -26,28 +26,6 @@ double NowUs() {
   return std::chrono::duration<double, std::micro>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
-}
-
-void RunBoundLaunch(void* context, const StepInfo& step, void* native_stream) {
-  static_cast<BoundLaunch*>(context)->Execute(step, native_stream);
-}
-
-// The exception being handled, with the launch in front of its message.
-std::exception_ptr WithLaunch(const BoundLaunch& bound) {
-  const auto make = [&](const Error& error) {
-    return std::make_exception_ptr(error.WithContext(bound.Describe()));
-  };
-  try {
-    throw;
-  } catch (const Error& error) {
-    return make(error);
-  } catch (const std::bad_alloc&) {
-    return make(Error(ErrorCode::kOutOfMemory, "host memory is exhausted"));
-  } catch (const std::exception& error) {
-    return make(Error(ErrorCode::kInternal, error.what()));
-  } catch (...) {
-    return make(Error(ErrorCode::kInternal, "unknown exception"));
-  }
 }
 
 // What the message of the CPU's kernel calls an index of the op.
@@ -107,7 +85,7 @@ void BoundLaunch::Execute(const StepInfo& step, void* native_stream) {
       kernel(context);
     }
   } catch (...) {
-    core->Fail(*this, sequence, WithLaunch(*this));
+    core->Fail(*this, sequence, CaughtError());
   }
 }
 
@@ -130,6 +108,23 @@ void BoundLaunch::RunTraced(KernelContext& context) {
     tracer->End(entry.span);
   }
   core->trace[static_cast<size_t>(launch->stream)].Add(entry);
+}
+
+std::exception_ptr BoundLaunch::CaughtError() const {
+  const auto make = [&](const Error& error) {
+    return std::make_exception_ptr(error.WithContext(Describe()));
+  };
+  try {
+    throw;
+  } catch (const Error& error) {
+    return make(error);
+  } catch (const std::bad_alloc&) {
+    return make(Error(ErrorCode::kOutOfMemory, "host memory is exhausted"));
+  } catch (const std::exception& error) {
+    return make(Error(ErrorCode::kInternal, error.what()));
+  } catch (...) {
+    return make(Error(ErrorCode::kInternal, "unknown exception"));
+  }
 }
 
 std::string BoundLaunch::Describe() const {
@@ -182,64 +177,7 @@ void ExecutorCore::Fail(const BoundLaunch& bound, uint64_t sequence,
   }
 }
 
-// --- Issuing ---
-
-void ExecutorCore::Issue(BoundGraph& graph, BoundLaunch& bound,
-                         int micro_index) {
-  const auto stream = static_cast<size_t>(bound.launch->stream);
-  for (const LaunchIndex index : bound.launch->waits) {
-    const BoundLaunch& of = graph.launches[static_cast<size_t>(index)];
-    if (of.last_ticket > 0) {
-      device.Wait(bound.stream, of.stream, of.last_ticket);
-    }
-  }
-  Task task;
-  task.run = RunBoundLaunch;
-  task.context = &bound;
-  task.step.data_step = data_step;
-  task.step.micro_index = micro_index;
-  task.waited_on = bound.waited_on;
-  if (check_ == nullptr) {
-    issued_[stream] = device.Launch(bound.stream, task);
-  } else {
-    IssueChecked(bound, task, bound.Sequence(bound.runs));
-  }
-  bound.last_ticket = issued_[stream];
-}
-
-// Runs one launch to its end, with the checks around it.
-void ExecutorCore::IssueChecked(BoundLaunch& bound, const Task& task,
-                                uint64_t sequence) {
-  const auto guarded = [&](auto&& check) {
-    if (failure.failed()) return;
-    try {
-      check();
-    } catch (...) {
-      Fail(bound, sequence, WithLaunch(bound));
-    }
-  };
-  guarded([&] { check_->Before(bound); });
-  Ticket& issued = issued_[static_cast<size_t>(bound.launch->stream)];
-  issued = device.Launch(bound.stream, task);
-  guarded([&] { device.Synchronize(bound.stream, issued); });
-  guarded([&] { check_->After(bound); });
-}
-
-void ExecutorCore::IssueStep(BoundGraph& graph) {
-  running_ = &graph;
-  const auto micro_count = static_cast<size_t>(graph.plan->micro_count);
-  for (int micro = 0; micro < graph.plan->accumulate_steps; ++micro) {
-    for (size_t i = 0; i < micro_count; ++i) {
-      BoundLaunch& bound = graph.launches[i];
-      if (micro > 0 && bound.once_per_step()) continue;
-      Issue(graph, bound, micro);
-    }
-  }
-  for (size_t i = micro_count; i < graph.launches.size(); ++i) {
-    Issue(graph, graph.launches[i], 0);
-  }
-  ++graph.steps;
-}
+// --- Running ---
 
 void ExecutorCore::RunStartup() {
   Drain();
@@ -247,10 +185,7 @@ void ExecutorCore::RunStartup() {
   running_ = &graph;
   for (BoundLaunch& bound : graph.startup) {
     // Serial: each waits for the one before, whatever its stream.
-    Task task;
-    task.run = RunBoundLaunch;
-    task.context = &bound;
-    task.step.data_step = data_step;
+    const Task task = MakeTask(bound, 0);
     Ticket& issued = issued_[static_cast<size_t>(bound.launch->stream)];
     if (check_ != nullptr) {
       IssueChecked(bound, task, bound.Sequence(0));

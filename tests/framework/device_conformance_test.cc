@@ -355,6 +355,68 @@ TEST_P(DeviceConformanceTest, AFailedTaskStillCounts) {
   }
 }
 
+TEST_P(DeviceConformanceTest, ReplaysWhatWasRecorded) {
+  const StreamId compute = device_->CreateStream(StreamKind::kCompute);
+  const StreamId host = device_->CreateStream(StreamKind::kHost);
+  struct Copy {
+    char* dst;
+    const char* src;
+    int calls = 0;
+  };
+  auto* const chars = static_cast<char*>(device_->Allocate(Place::kDevice, 3));
+  device_->Write("abc", chars, 3);
+  // A shift by one: in any other order it would be another.
+  Copy copies[] = {{chars, chars + 1}, {chars + 1, chars + 2}};
+  std::vector<Task> tasks;
+  for (Copy& copy : copies) {
+    Task task;
+    task.context = &copy;
+    task.run = [](void* context, const StepInfo&, void* native_stream) {
+      Copy& work = *static_cast<Copy*>(context);
+      ++work.calls;
+      CopyInTask(work.dst, work.src, 1, native_stream);
+    };
+    tasks.push_back(task);
+  }
+  const auto recording = device_->Record(compute, tasks);
+  if (recording == nullptr) {
+    EXPECT_EQ(device_->kind(), DeviceKind::kCpu);
+    EXPECT_EQ(copies[0].calls, 0) << "called, and nothing to show for it";
+    return;
+  }
+  std::string text(3, ' ');
+  const auto read = [&] {
+    device_->Read(chars, text.data(), 3);
+    return text;
+  };
+  device_->SynchronizeAll();
+  EXPECT_EQ(read(), "abc") << "recording ran the work";
+  // A ticket each, like launches; others wait for it.
+  Ticket ticket = device_->Replay(compute, *recording, false);
+  EXPECT_EQ(ticket, 1u);
+  std::string seen;
+  std::function<void()> look = [&] { seen = read(); };
+  device_->Wait(host, compute, ticket);
+  device_->Synchronize(host, device_->Launch(host, TaskOf(look)));
+  EXPECT_EQ(seen, "bcc");
+  device_->Write("xyz", chars, 3);
+  ticket = device_->Replay(compute, *recording, true);
+  EXPECT_EQ(ticket, 2u);
+  device_->Synchronize(compute, ticket);
+  EXPECT_EQ(read(), "yzz");
+  EXPECT_EQ(copies[0].calls, 1);
+  EXPECT_EQ(copies[1].calls, 1);
+
+  std::function<void()> fail = [] { PLO_THROW(kInvalidArgument, "boom"); };
+  tasks.push_back(TaskOf(fail));
+  EXPECT_THAT([&] { device_->Record(compute, tasks); },
+              testing::ThrowsMessage<Error>("InvalidArgument: boom"));
+  // Nothing of it is left behind.
+  device_->Write("xyz", chars, 3);
+  device_->Synchronize(compute, device_->Replay(compute, *recording, true));
+  EXPECT_EQ(read(), "yzz");
+}
+
 TEST_P(DeviceConformanceTest, CopiesWithinThePlacesAndBeyond2GiBOffsets) {
   constexpr int64_t kBytes = (int64_t{2} << 30) + (64 << 10);
   auto* const data =

@@ -114,6 +114,8 @@ void RegisterTestOps() {
       schema.attrs = std::move(attrs);
       schema.infer = [](InferContext&) {};
       schema.collective = schema.type == "test_all_reduce";
+      schema.reads_step =
+          schema.type == "test_slice" || schema.type == "test_step";
       if (schema.type == "test_accumulate") schema.outputs = {{"acc"}};
       if (schema.type == "test_workspace") {
         schema.workspace_bytes = [](const OpView& view) {
