@@ -55,9 +55,9 @@ TEST_P(GpuParity, BitsAndBytesOfAllVariants) {
             "three:offload=optimizer,offload_fraction=0.6,"
             "offload_streamed_fraction=0.5;"
             "s1:sharding_stage=1;s0:sharding_stage=0;norec:recompute=none;"
-            "full:recompute=full"}),
+            "full:recompute=full;single:cuda_graphs=false"}),
       600);
-  ASSERT_EQ(report["variants"].size(), 12u);
+  ASSERT_EQ(report["variants"].size(), 13u);
   const nlohmann::json& base = report["variants"][0];
   ASSERT_EQ(base["losses"].size(), 5u);
   EXPECT_NE(base["losses"][0], base["losses"][4]);
@@ -87,6 +87,21 @@ TEST_P(GpuParity, TwoRunsGiveTheSameBits) {
   const nlohmann::json second = run();
   EXPECT_EQ(first["losses"], second["losses"]);
   EXPECT_EQ(first["param_digest"], second["param_digest"]);
+}
+
+// Dropout draws anew in every step: it must not be replayed.
+TEST_P(GpuParity, GraphsGiveTheBitsOfSingleLaunches) {
+  const auto run = [&](const char* graphs) {
+    return RunPloJson(
+        Args("train",
+             {"--device=cuda", "--nproc=" + std::to_string(ranks()),
+              "--steps=6", "--dtype=" + dtype(), "--offload=optimizer",
+              "--dropout=0.1", std::string("--cuda_graphs=") + graphs}));
+  };
+  const nlohmann::json replayed = run("true");
+  const nlohmann::json single = run("false");
+  EXPECT_EQ(replayed["losses"], single["losses"]);
+  EXPECT_EQ(replayed["param_digest"], single["param_digest"]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, GpuParity,
