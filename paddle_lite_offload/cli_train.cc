@@ -206,6 +206,21 @@ int TrainOrGenerate(const CliArgs& args, const char* command) {
   return RunRank(storage);
 }
 
+std::string DescribeStreams(const std::vector<StreamUse>& streams) {
+  std::string text;
+  for (const StreamUse& use : streams) {
+    char line[120];
+    std::snprintf(line, sizeof(line),
+                  "  %-8s busy %8.2f ms a step, not beside compute %8.2f ms, "
+                  "%7.1f GB/s\n",
+                  std::string(Name(use.stream)).c_str(), use.busy_ms,
+                  use.stream == StreamKind::kCompute ? 0 : use.exposed_ms,
+                  use.gigabytes_per_second);
+    text += line;
+  }
+  return text.empty() ? text : "streams in the traced steps:\n" + text;
+}
+
 }  // namespace
 
 int LocalRanks(int64_t nproc) {
@@ -279,6 +294,7 @@ std::string DescribeReport(const TrainReport& report) {
     text += "estimated step time " + Ms(*report.estimated_step_ms) +
             " by the rates of " + report.rates.value_or("?") + "\n";
   }
+  if (report.outcome) text += DescribeStreams(report.outcome->streams);
   if (!report.chosen.empty()) text += "chosen: " + report.chosen + "\n";
   if (report.outcome) {
     text += "param digest " + report.outcome->param_digest + "\n";

@@ -96,6 +96,13 @@ json ToJson(const TrainReport& report) {
   out["step_ms"] = {{"median", run.times.median_ms}, {"p90", run.times.p90_ms}};
   out["tokens_per_second"] = run.times.tokens_per_second;
   out["param_digest"] = run.param_digest;
+  out["streams"] = nullptr;
+  for (const StreamUse& use : run.streams) {
+    out["streams"][std::string(Name(use.stream))] = {
+        {"busy_ms", use.busy_ms},
+        {"exposed_ms", use.exposed_ms},
+        {"gigabytes_per_second", use.gigabytes_per_second}};
+  }
   out["sample"] = OrNull(report.sample);
   return out;
 }

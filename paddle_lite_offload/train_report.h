@@ -10,6 +10,7 @@
 
 #include "framework/plan/plan.h"
 #include "framework/runtime/comm.h"
+#include "framework/runtime/trace.h"
 #include "paddle_lite_offload/train_config.h"
 
 namespace plo {
@@ -49,6 +50,7 @@ struct TrainOutcome {
   int64_t skipped_steps = 0;
   StepTimes times;
   std::string param_digest;
+  std::vector<StreamUse> streams;  // this rank's, of the traced steps
 };
 
 struct TrainReport {

@@ -203,8 +203,9 @@ void Trainer::Collect(StepId step) {
 }
 
 void Trainer::SaveTrace() {
-  WriteChromeTrace(TracePath(config_.trace, rank_),
-                   engine_->executor().TakeTrace(), rank_);
+  const std::vector<TraceEvent> events = engine_->executor().TakeTrace();
+  WriteChromeTrace(TracePath(config_.trace, rank_), events, rank_);
+  outcome_.streams = SummarizeStreams(events);
 }
 
 TrainReport Trainer::Report() {

@@ -75,6 +75,8 @@ struct TraceEvent {
   double start_us;
   double duration_us;
   int64_t data_step;
+  // That a copy moves; of other launches, of the operands read and written.
+  int64_t bytes = 0;
 };
 
 // Thread-compatible. Not movable: tasks in flight point into it.

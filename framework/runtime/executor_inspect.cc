@@ -2,11 +2,30 @@
 #include <algorithm>
 
 #include "framework/ir/error.h"
+#include "framework/ir/op_registry.h"
 #include "framework/runtime/executor_core.h"
 #include "framework/runtime/memory_check.h"
 #include "glog/logging.h"
 
 namespace plo {
+namespace {
+
+int64_t BytesMoved(const BoundLaunch& bound) {
+  const bool copies =
+      bound.is_ring() ||
+      OpRegistry::Global().Get(bound.op->type).where == OpSchema::Where::kCopy;
+  int64_t bytes = 0;
+  for (const BoundRange& range : bound.ranges) {
+    if (copies) {
+      bytes += range.write ? range.bytes : 0;
+    } else if (range.var != kNoId) {
+      bytes += (range.read + range.write) * range.bytes;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
 
 ExecutorCore::~ExecutorCore() {
   try {
@@ -100,6 +119,7 @@ std::vector<TraceEvent> ExecutorCore::TakeTrace() {
       event.start_us = span.start_us;
       event.duration_us = span.duration_us;
       event.data_step = entry.data_step;
+      event.bytes = BytesMoved(*entry.bound);
     }
   }
   std::stable_sort(events.begin(), events.end(),

@@ -36,6 +36,7 @@ TEST(TrainReportJson, HasTheKeysOfARun) {
   run.grad_norms = {1, 2};
   run.loss_scales = {std::nullopt, 8.0};
   run.param_digest = "00ff";
+  run.streams = {{StreamKind::kD2H, 4, 1.5, 40}};
   report.outcome = run;
   const json out = json::parse(ToJson(report).dump());
   for (const char* key :
@@ -49,6 +50,12 @@ TEST(TrainReportJson, HasTheKeysOfARun) {
   EXPECT_TRUE(out["loss_scales"][0].is_null());
   EXPECT_EQ(out["loss_scales"][1], 8.0);
   EXPECT_TRUE(out["estimated_step_ms"].is_null());
+  EXPECT_EQ(out["streams"], (json{{"d2h",
+                                   {{"busy_ms", 4.0},
+                                    {"exposed_ms", 1.5},
+                                    {"gigabytes_per_second", 40.0}}}}));
+  report.outcome->streams.clear();
+  EXPECT_TRUE(ToJson(report)["streams"].is_null()) << "not traced";
   const json& memory = out["memory"];
   EXPECT_EQ(memory["device"]["measured_peak_bytes"], 100);
   EXPECT_EQ(memory["device"]["by_category"]["optimizer_state"], 3);
