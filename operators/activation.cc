@@ -1,7 +1,9 @@
 // gelu, relu, silu, tanh and their gradients.
 //
 // Gradients are computed from the rounded input alone, so the outputs need not
-// be kept, and dx may take dout's bytes.
+// be kept, and dx may take dout's bytes. gelu_grad(x, dout) -> dx, out? and its
+// like also give the output of the op itself, with the op's bits, where
+// backward needs it again; it may take x's bytes.
 #include "framework/ir/op_registry.h"
 #include "operators/elementwise.h"
 #include "operators/infer_util.h"
@@ -18,6 +20,7 @@ void InferBackward(InferContext& ctx) {
   RequireFloat(ctx, "x");
   RequireLike(ctx, "dout", "x");
   SetLike(ctx, "dx", "x");
+  SetLike(ctx, "out", "x");
 }
 
 bool IsTanhGelu(const AttrMap& attrs) {
@@ -44,8 +47,29 @@ void Forward(KernelContext& ctx, FloatLoops::Unary loop) {
   MapUnary(ctx.In("x"), ctx.Out("out"), loop);
 }
 
-void Backward(KernelContext& ctx, FloatLoops::Binary loop) {
-  MapBinary(ctx.In("x"), ctx.In("dout"), ctx.Out("dx"), loop);
+// dx and out may take the bytes of x and dout, so neither is written before the
+// other is computed.
+void Backward(KernelContext& ctx, FloatLoops::Binary gradient,
+              FloatLoops::Unary value) {
+  const Tensor& x = ctx.In("x");
+  const Tensor& dout = ctx.In("dout");
+  const Tensor& dx = ctx.Out("dx");
+  const Tensor* out = ctx.TryOut("out");
+  if (out == nullptr) return MapBinary(x, dout, dx, gradient);
+  ParallelRanges(x.numel, kElementwiseGrain, [&](int64_t begin, int64_t end) {
+    float x_buffer[kRowChunk], dout_buffer[kRowChunk];
+    float dx_buffer[kRowChunk], values[kRowChunk];
+    ForRowChunks(end - begin, [&](int64_t offset, int64_t n) {
+      const int64_t at = begin + offset;
+      const float* xs = FloatsAt(x.dtype, x.data, at, n, x_buffer);
+      const float* douts = FloatsAt(x.dtype, dout.data, at, n, dout_buffer);
+      float* target = FloatTarget(x.dtype, dx.data, at, dx_buffer);
+      value(xs, n, values);
+      gradient(xs, douts, n, target);
+      StoreFloats(x.dtype, target, dx.data, at, n);
+      StoreFloats(x.dtype, values, out->data, at, n);
+    });
+  });
 }
 
 void Gelu(KernelContext& ctx) {
@@ -54,20 +78,22 @@ void Gelu(KernelContext& ctx) {
 }
 void GeluGradKernel(KernelContext& ctx) {
   const FloatLoops& loops = GetFloatLoops();
-  Backward(ctx, IsTanhGelu(ctx.attrs()) ? loops.gelu_tanh_grad
-                                        : loops.gelu_erf_grad);
+  if (IsTanhGelu(ctx.attrs())) {
+    return Backward(ctx, loops.gelu_tanh_grad, loops.gelu_tanh);
+  }
+  Backward(ctx, loops.gelu_erf_grad, loops.gelu_erf);
 }
 void Relu(KernelContext& ctx) { Forward(ctx, GetFloatLoops().relu); }
 void ReluGradKernel(KernelContext& ctx) {
-  Backward(ctx, GetFloatLoops().relu_grad);
+  Backward(ctx, GetFloatLoops().relu_grad, GetFloatLoops().relu);
 }
 void SiluKernel(KernelContext& ctx) { Forward(ctx, GetFloatLoops().silu); }
 void SiluGradKernel(KernelContext& ctx) {
-  Backward(ctx, GetFloatLoops().silu_grad);
+  Backward(ctx, GetFloatLoops().silu_grad, GetFloatLoops().silu);
 }
 void TanhKernel(KernelContext& ctx) { Forward(ctx, GetFloatLoops().tanh); }
 void TanhGradKernel(KernelContext& ctx) {
-  Backward(ctx, GetFloatLoops().tanh_grad);
+  Backward(ctx, GetFloatLoops().tanh_grad, GetFloatLoops().tanh);
 }
 
 void EmitGrad(GradContext& grad) {
@@ -106,11 +132,15 @@ void RegisterOne(OpRegistry& ops, KernelRegistry& kernels,
   OpSchema backward;
   backward.type = type;
   backward.inputs = {{"x"}, {"dout"}};
-  backward.outputs = {{"dx"}};
+  // fuse_ops adds out.
+  backward.outputs = {{"dx"}, Optional("out")};
   backward.attrs = attrs;
   backward.infer = gelu ? InferGeluGrad : InferBackward;
-  backward.cost = CostPerElement(2 * activation.flops);
-  backward.inplace = {{"dx", "dout"}, {"dx", "x"}};
+  backward.cost = [flops = activation.flops](const OpView& op) {
+    const bool both = !op.op().Out("out").empty();
+    return CostPerElement((both ? 3 : 2) * flops)(op);
+  };
+  backward.inplace = {{"dx", "dout"}, {"dx", "x"}, {"out", "x"}};
   ops.Register(std::move(backward));
   kernels.Register(type, DeviceKind::kCpu, activation.backward);
 }

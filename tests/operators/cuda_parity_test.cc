@@ -61,6 +61,8 @@ class Cases {
       for (const char* type : {"relu", "tanh"}) {
         Add(type, {{"x", {x}}}, {"out"});
         Add(StrCat(type, "_grad"), {{"x", {x}}, {"dout", {dout}}}, {"dx"});
+        Add(StrCat(type, "_grad"), {{"x", {x}}, {"dout", {dout}}},
+            {"dx", "out"});
       }
       // In 16 bits by approximations of the special function unit.
       const bool exact = dtype_ == DType::kFp32;
@@ -70,11 +72,15 @@ class Cases {
         Add(type, {{"x", {x}}}, {"out"}, {}, relative, absolute);
         Add(StrCat(type, "_grad"), {{"x", {x}}, {"dout", {dout}}}, {"dx"}, {},
             relative, absolute);
+        Add(StrCat(type, "_grad"), {{"x", {x}}, {"dout", {dout}}},
+            {"dx", "out"}, {}, relative, absolute)
+            .inplace = true;
       }
       const AttrList erf = {{"approximate", Str("erf")}};
       Add("gelu", {{"x", {x}}}, {"out"}, erf);
       Add("gelu_grad", {{"x", {x}}, {"dout", {dout}}}, {"dx"}, erf).inplace =
           true;
+      Add("gelu_grad", {{"x", {x}}, {"dout", {dout}}}, {"dx", "out"}, erf);
       Add("scale", {{"x", {x}}}, {"out"}, {{"factor", 0.3}, {"bias", 0.1}});
       for (const char* to : {"fp32", "bf16", "fp16"}) {
         Add("cast", {{"x", {x}}}, {"out"}, {{"dtype", Str(to)}});

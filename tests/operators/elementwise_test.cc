@@ -189,6 +189,39 @@ TEST_P(ActivationTest, GradientRoundsOnce) {
   ExpectNear(dx, want, RelativeBound(DType::kBf16, 64), 1e-6, type);
 }
 
+// The gradient op's own forward output has the bits of the forward op, whatever
+// bytes the two outputs take.
+TEST_P(ActivationTest, GradientGivesTheOutputToo) {
+  for (const DType dtype : kFloatTypes) {
+    for (const Shape& shape :
+         {Shape{0}, Shape{1}, Shape{3, 67}, Shape{40000}}) {
+      SCOPED_TRACE(StrCat(dtype, " ", shape));
+      OpCase c = Activation(GetParam(), RandomArray(dtype, shape, 1, -6, 6));
+      const Array want = RunOp(c)["out"][0];
+      c.type += "_grad";
+      c.inputs.push_back({"dout", {RandomArray(dtype, shape, 2)}});
+      c.outputs = {"dx"};
+      const Array dx = RunOp(c)["dx"][0];
+      c.outputs = {"dx", "out"};
+      const auto expect_both = [&] {
+        SlotArrays got = RunOp(c);
+        ExpectSame(got["dx"][0], dx, "dx");
+        ExpectSame(got["out"][0], want, "out");
+      };
+      expect_both();
+      c.misalign = 1;
+      expect_both();
+      c.inplace = true;  // dx in dout, out in x
+      expect_both();
+      c.misalign = 0;
+      expect_both();
+      c.inplace = false;
+      c.same_var = {{"dx", "x"}};
+      expect_both();
+    }
+  }
+}
+
 TEST_P(ActivationTest, ExtremesAreFiniteAndNanStays) {
   const double kNan = std::nan("");
   const Array x = MakeArray(DType::kFp32, {6}, {-1e4, 1e4, 0, -60, 60, kNan});
