@@ -335,6 +335,32 @@ TEST(InPlaceTest, OnlyOneOutputTakesOverAnInput) {
   CheckRaces(plan, t.program);
 }
 
+TEST(InPlaceTest, TwoOutputsTakeOverTwoInputs) {
+  const auto peak = [](bool x_lives, bool w_lives) {
+    TestProgram t;
+    const VarId x = t.Temp("x", 512);
+    const VarId w = t.Temp("w", 512);
+    const VarId y = t.Temp("y", 512);
+    const VarId z = t.Temp("z", 512);
+    t.Micro({}, {x, w});
+    const OpId both = t.Micro({}, {}, StreamKind::kCompute, "both");
+    t.program.mutable_op(both).inputs = {{"x", {x}}, {"w", {w}}};
+    t.program.mutable_op(both).outputs = {{"y", {y}}, {"z", {z}}};
+    t.program.InvalidateIndex();
+    t.Micro({y, z}, {});
+    if (x_lives) t.Micro({x}, {});
+    if (w_lives) t.Micro({w}, {});
+    const Plan plan = t.Build();
+    CheckRaces(plan, t.program);
+    return plan.device.live_peak_bytes;
+  };
+  EXPECT_EQ(peak(false, false), 1024);
+  // y goes where it can; z has no other place.
+  EXPECT_EQ(peak(true, false), 1536);
+  EXPECT_EQ(peak(false, true), 1536);
+  EXPECT_EQ(peak(true, true), 2048);
+}
+
 TEST(InPlaceTest, NotWhenAnotherStreamReadsTheInput) {
   TestProgram t;
   const VarId a = t.Temp("a", 512);

@@ -14,7 +14,8 @@
 namespace plo {
 
 // Ops without meaning: `op` (x* -> y*), `unary` (x -> y, in place allowed),
-// `twins` (x -> y, z, either in place), `scratch` (x* -> y*, attribute bytes of
+// `twins` (x -> y, z, either in place), `both` (x, w -> y, z: y in place of
+// either, z of w), `scratch` (x* -> y*, attribute bytes of
 // workspace), `transfer` (a copy), `reduce_scatter`, `all_reduce`, `all_gather`
 // (collectives).
 inline OpRegistry TestRegistry() {
@@ -33,6 +34,11 @@ inline OpRegistry TestRegistry() {
   add("twins", [](OpSchema& s) {
     s.outputs.push_back({"z"});
     s.inplace = {{"y", "x"}, {"z", "x"}};
+  });
+  add("both", [](OpSchema& s) {
+    s.inputs.push_back({"w"});
+    s.outputs.push_back({"z"});
+    s.inplace = {{"y", "x"}, {"y", "w"}, {"z", "w"}};
   });
   add("scratch", [](OpSchema& s) {
     s.attrs = {{"bytes", AttrType::kInt}};
