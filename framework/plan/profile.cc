@@ -17,6 +17,10 @@ Plan PlanLifetimes(const Program& program, DeviceKind device,
                    const OpRegistry& registry) {
   PlanOptions options;
   options.device = device;
+  // What a run fetches: a small difference may move everything.
+  for (VarId id : {program.mean_loss, program.step_record}) {
+    if (id != kNoId) options.fetches.push_back(id);
+  }
   Plan plan;
   planning::BuildLaunches(program, options, registry, plan);
   planning::MergeInPlace({&program}, registry, plan);

@@ -18,7 +18,7 @@ struct RoomWindow {
 };
 
 struct DeviceProfile {
-  // Ops of the compute stream, micro then update; kNoId for feeds.
+  // Ops of the compute stream, micro then update; kNoId for feeds and fetches.
   std::vector<OpId> ops;
   size_t micro_count = 0;  // ops[0, micro_count) are micro
   // Of equal slots that the plan will find bytes for without a higher peak. All
