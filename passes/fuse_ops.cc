@@ -17,6 +17,16 @@
 //    stands where layer_norm_grad stood, so that the gradients of weight and
 //    bias are not late: `a` is complete there.
 //
+// 4. Recomputed activation, after these (fuse_recomputed.cc).
+//    gelu(x) -> g                   =>
+//    matmul(g, dy) -> dw                   matmul(dy, w) -> dg
+//    matmul(dy, w) -> dg                   gelu_grad(x, dg) -> dx, out=g
+//    gelu_grad(x, dg) -> dx                matmul(g, dy) -> dw
+//    The same for relu, silu and tanh. All are backward ops, x is kept from
+//    forward, and nothing waits for the first by a control edge. Of what lies
+//    between the two, all that gelu_grad does not need follows the fused op.
+//    x is read once, and g may take its bytes.
+//
 // Both ops have the same section, role and stream. Control edges of the pair
 // and to the pair go over to the fused op, which has the id of the op in whose
 // place it stands (bias: of the add).
@@ -27,6 +37,7 @@
 #include <unordered_set>
 
 #include "framework/ir/op_registry.h"
+#include "passes/fuse_recomputed.h"
 #include "passes/passes.h"
 
 namespace plo {
@@ -291,7 +302,8 @@ class FuseOps : public Pass {
 
   bool Run(Program& program) override {
     Program result = program.Clone();
-    if (!Fuser(result).Run()) return false;
+    const bool fused = Fuser(result).Run();
+    if (!FuseRecomputed(result) && !fused) return false;
     program = std::move(result);
     return true;
   }

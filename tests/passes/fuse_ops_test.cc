@@ -43,6 +43,39 @@ TEST(FuseOps, NormsTakeOnTheGradOfTheResidualAroundThem) {
   }
 }
 
+TEST(FuseOps, GradientsGiveWhatIsRecomputed) {
+  for (const char* sharding : {"", ",shard_optimizer(degree=2)"}) {
+    for (const double dropout : {0.0, 0.1}) {
+      Program program = SmallGpt({.layers = 3,
+                                  .hidden = 36,
+                                  .heads = 3,
+                                  .seq_len = 11,
+                                  .vocab_size = 37,
+                                  .micro_batch = 2,
+                                  .dropout = dropout});
+      Apply(program, StrCat("apply_amp(dtype=bf16),append_backward,recompute",
+                            sharding));
+      EXPECT_EQ(CountOps(program, "gelu", Role::kBackward), 3);
+      EXPECT_EQ(Apply(program, "fuse_ops,fuse_ops"),
+                (std::vector<bool>{true, false}));
+      EXPECT_EQ(CountOps(program, "gelu", Role::kBackward), 0);
+      for (const auto& op : program.ops(Section::kMicro)) {
+        if (op->type == "gelu_grad") EXPECT_NE(op->Out1("out"), kNoId);
+      }
+    }
+  }
+}
+
+// There the peak is where a block's activations are back.
+TEST(FuseOps, FullRecomputeKeepsItsOrder) {
+  Program program = SmallGpt();
+  Apply(program, "append_backward,recompute(policy=full)");
+  const int recomputed = CountOps(program, "gelu", Role::kBackward);
+  EXPECT_EQ(recomputed, 3);
+  Apply(program, "fuse_ops");
+  EXPECT_EQ(CountOps(program, "gelu", Role::kBackward), recomputed);
+}
+
 TEST(FuseOps, LeavesAnMlpAlone) {
   Program program = SmallMlp({});
   EXPECT_EQ(Apply(program, "append_backward,fuse_ops"),

@@ -107,6 +107,7 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values("recompute(policy=cheap)",
                                      "recompute(policy=selective)",
                                      "recompute(policy=full)", "fuse_ops",
+                                     "recompute(policy=cheap),fuse_ops",
                                      "recompute(policy=full),fuse_ops")));
 
 TEST(PassesKeepBits, OfAnMlpWithDropout) {
@@ -118,10 +119,11 @@ TEST(PassesKeepBits, OfAnMlpWithDropout) {
                          .dropout = 0.3};
   const Values expected = LossAndGrads(SmallMlp(config), "append_backward");
   for (const char* policy : {"cheap", "full"}) {
-    ExpectSameBits(expected, LossAndGrads(SmallMlp(config),
-                                          StrCat("append_backward,recompute("
-                                                 "policy=",
-                                                 policy, ")")));
+    const std::string pipeline =
+        StrCat("append_backward,recompute(policy=", policy, ")");
+    ExpectSameBits(expected, LossAndGrads(SmallMlp(config), pipeline));
+    ExpectSameBits(expected,
+                   LossAndGrads(SmallMlp(config), pipeline + ",fuse_ops"));
   }
 }
 
@@ -159,6 +161,63 @@ TEST(PassesKeepBits, OfABiasFusedIntoItsProduct) {
   EXPECT_EQ(CountOps(fused, "add", Role::kForward), 0);
   ExpectSameBits(expected,
                  LossAndGrads(program.Clone(), "append_backward,fuse_ops"));
+}
+
+// Two products and a residual read one activation, and another op its input.
+TEST(PassesKeepBits, OfARecomputedActivationThatItsGradientGives) {
+  RegisterBuiltinOps();
+  const Program program = ParseProgram(R"(program activation {
+  loss=loss
+  loss_count=count
+  feed x fp32[33, 19]
+  feed y fp32[33, 23]
+  param u fp32[19, 23]
+  param v fp32[23, 23]
+  param w fp32[23, 23]
+  temp t fp32[33, 23]
+  temp g fp32[33, 23]
+  temp d fp32[33, 23]
+  temp p fp32[33, 23]
+  temp q fp32[33, 23]
+  temp r fp32[33, 23]
+  temp e fp32[33, 23]
+  temp s fp32[33, 23]
+  temp o fp32[33, 23]
+  temp z fp32[33, 23]
+  temp loss fp32[1]
+  state count fp32[1] category=workspace
+  startup {
+    fill_normal() -> (out=u) {dtype="fp32", key="u", mean=0.0, shape=[19, 23], std=0.5}
+    fill_normal() -> (out=v) {dtype="fp32", key="v", mean=0.0, shape=[23, 23], std=0.5}
+    fill_normal() -> (out=w) {dtype="fp32", key="w", mean=0.0, shape=[23, 23], std=0.5}
+  }
+  micro {
+    matmul(x=x, y=u) -> (out=t)
+    gelu(x=t) -> (out=g)
+    dropout(x=g) -> (out=d) {p=0.3}
+    matmul(x=d, y=v) -> (out=p)
+    matmul(x=g, y=w) -> (out=q)
+    matmul(x=q, y=v) -> (out=r)
+    add(x=p, y=r) -> (out=e)
+    mul(x=e, y=t) -> (out=s)
+    add(x=s, y=q) -> (out=o)
+    tanh(x=o) -> (out=z)
+    sum_squared_error(x=z, y=y) -> (loss_sum=loss)
+    count_elements(x=y) -> (count=count) first_micro_only=true
+  }
+})");
+  const std::string base = "append_backward,recompute(policy=cheap)";
+  for (const char* dtype : {"fp32", "bf16"}) {
+    SCOPED_TRACE(dtype);
+    const std::string amp = StrCat("apply_amp(dtype=", dtype, "),");
+    Program fused = program.Clone();
+    Apply(fused, amp + base);
+    ASSERT_EQ(CountOps(fused, "gelu", Role::kBackward), 1);
+    Apply(fused, "fuse_ops");
+    EXPECT_EQ(CountOps(fused, "gelu", Role::kBackward), 0);
+    ExpectSameBits(LossAndGrads(program.Clone(), amp + "append_backward"),
+                   LossAndGrads(program.Clone(), amp + base + ",fuse_ops"));
+  }
 }
 
 }  // namespace

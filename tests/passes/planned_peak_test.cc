@@ -66,7 +66,7 @@ TEST_P(PlannedPeakTest, OffloadSavesAllOptimizerState) {
   for (double share : {0.4, 1.0}) {
     options.offload_streamed_fraction = share;
     const PlacePeak streamed = peak(Train(options, config));
-    EXPECT_LE(streamed.arena_bytes / kMiB, 1.005 * with.arena_bytes / kMiB)
+    EXPECT_LE(streamed.arena_bytes / kMiB, 1.01 * with.arena_bytes / kMiB)
         << share << " " << streamed.peak_op;
     EXPECT_GE(resident - streamed.arena_bytes, 0.98 * 12 * owned) << share;
   }
