@@ -313,6 +313,8 @@ void BenchMemoryBound() {
   BenchBandwidth(copy, "gelu", {{"x", kType, wide}}, {"out"});
   BenchBandwidth(copy, "gelu_grad", {{"x", kType, wide}, {"dout", kType, wide}},
                  {"dx"});
+  BenchBandwidth(copy, "gelu_grad", {{"x", kType, wide}, {"dout", kType, wide}},
+                 {"dx", "out"});
   BenchBandwidth(copy, "add", {{"x", kType, rows}, {"y", kType, rows}},
                  {"out"});
   const int64_t params = int64_t{50} << 20;
