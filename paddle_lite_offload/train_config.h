@@ -79,7 +79,7 @@ struct TrainConfig {
   // --- Machine and outputs ---
   std::string device = "auto";  // cpu, cuda
   bool cuda_graphs = true;
-  std::string rates;            // file for the estimated step time
+  std::string rates;  // file for the estimated step time
   std::string save_dir;
   int64_t save_every = 0;
   std::string resume;

@@ -97,7 +97,7 @@ struct BoundGraph {
   // The issue order: that of the first micro-step, of each later one, and of
   // the update.
   std::vector<Segment> first_micro, later_micro, update;
-  uint64_t steps = 0;                 // issued
+  uint64_t steps = 0;  // issued
 
   uint64_t launches_per_step() const;
 };

@@ -15,7 +15,7 @@ struct StreamUse {
   double busy_ms = 0;
   // Of these, while the compute stream had nothing to do: what the stream costs
   // if compute could not have worked meanwhile.
-  double exposed_ms = 0;  // compute: all of busy_ms
+  double exposed_ms = 0;            // compute: all of busy_ms
   double gigabytes_per_second = 0;  // TraceEvent::bytes while busy
 };
 

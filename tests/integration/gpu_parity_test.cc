@@ -92,11 +92,10 @@ TEST_P(GpuParity, TwoRunsGiveTheSameBits) {
 // Dropout draws anew in every step: it must not be replayed.
 TEST_P(GpuParity, GraphsGiveTheBitsOfSingleLaunches) {
   const auto run = [&](const char* graphs) {
-    return RunPloJson(
-        Args("train",
-             {"--device=cuda", "--nproc=" + std::to_string(ranks()),
-              "--steps=6", "--dtype=" + dtype(), "--offload=optimizer",
-              "--dropout=0.1", std::string("--cuda_graphs=") + graphs}));
+    return RunPloJson(Args(
+        "train", {"--device=cuda", "--nproc=" + std::to_string(ranks()),
+                  "--steps=6", "--dtype=" + dtype(), "--offload=optimizer",
+                  "--dropout=0.1", std::string("--cuda_graphs=") + graphs}));
   };
   const nlohmann::json replayed = run("true");
   const nlohmann::json single = run("false");
