@@ -60,7 +60,8 @@ TEST(FuseOps, GradientsGiveWhatIsRecomputed) {
                 (std::vector<bool>{true, false}));
       EXPECT_EQ(CountOps(program, "gelu", Role::kBackward), 0);
       for (const auto& op : program.ops(Section::kMicro)) {
-        if (op->type == "gelu_grad") EXPECT_NE(op->Out1("out"), kNoId);
+        if (op->type != "gelu_grad") continue;
+        EXPECT_NE(op->Out1("out"), kNoId);
       }
     }
   }
