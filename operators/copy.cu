@@ -4,10 +4,7 @@
 // where feeds and fetches are, threads copy: an engine takes the copies of all
 // streams in turn, so that a few bytes would wait for the states on their way
 // and for all that those wait for, and with them the next forward.
-#include <algorithm>
-
 #include "operators/cuda_util.cuh"
-#include "operators/packs.cuh"
 #include "operators/strided_copy.cuh"
 
 namespace plo {
@@ -38,30 +35,8 @@ bool IsGrid(const KernelContext& context, int count, int64_t from_pitch,
   return true;
 }
 
-constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 32;  // keep a link busy, and few SMs
 // More take longer than they may have to wait.
 constexpr int64_t kMostBytesByThreads = 16 << 20;
-
-template <typename Unit>
-__global__ void __launch_bounds__(kThreads)
-    MoveUnits(int64_t count, const Unit* from, Unit* to) {
-  const int64_t step = int64_t{gridDim.x} * kThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
-       i += step) {
-    to[i] = from[i];
-  }
-}
-
-template <typename Unit>
-void LaunchCopyByThreads(const Tensor& x, const Tensor& out,
-                         cudaStream_t stream) {
-  const int64_t count = Bytes(x) / static_cast<int64_t>(sizeof(Unit));
-  const int64_t blocks = std::min(DivideUp(count, kThreads), kMostBlocks);
-  MoveUnits<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-      count, x.as<const Unit>(), out.as<Unit>());
-  CheckLaunch("MoveUnits");
-}
 
 // Memory that the driver has refused to pin is out of their reach.
 bool ThreadsReach(const void* data) {
@@ -80,15 +55,12 @@ bool IsForThreads(const KernelContext& context) {
 
 void CopyByThreads(const KernelContext& context) {
   const Tensor& x = context.In("x");
-  const Tensor& out = context.Out("out");
-  const cudaStream_t stream = StreamOf(context);
-  if (Bytes(x) % 16 == 0 && AllAligned(x.as<uint4>(), out.as<uint4>())) {
-    LaunchCopyByThreads<uint4>(x, out, stream);
-  } else {
-    DispatchUnit(SizeOf(x.dtype), [&](auto unit) {
-      LaunchCopyByThreads<decltype(unit)>(x, out, stream);
-    });
-  }
+  CopyLoop dense;
+  dense.rank = 1;
+  dense.size[0] = x.numel;
+  dense.stride[0] = {1, 1};
+  LaunchStridedCopy(StreamOf(context), dense, SizeOf(x.dtype), x.data,
+                    context.Out("out").data);
 }
 
 void CopyKernel(KernelContext& context) {

@@ -73,8 +73,7 @@ std::vector<StreamUse> SummarizeStreams(const std::vector<TraceEvent>& events) {
   const auto counts = [&](const TraceEvent& event) {
     return steps.size() == 1 || event.data_step != last;
   };
-  const double count =
-      static_cast<double>(std::max<size_t>(steps.size(), 2)) - 1;
+  const auto count = static_cast<double>(std::max<size_t>(steps.size() - 1, 1));
   std::array<std::vector<Interval>, kStreamCount> of_stream;
   std::array<int64_t, kStreamCount> bytes{};
   std::vector<Interval> computing;  // the last step's too

@@ -24,7 +24,8 @@ struct PeakCase {
   const char* name;
   int64_t layers;
   int64_t hidden;
-  double peak_mib;  // what has to be beaten
+  double peak_mib;      // what has to be beaten
+  double streamed_mib;  // not to be passed by streamed states
 };
 void PrintTo(const PeakCase& c, std::ostream* out) { *out << c.name; }
 
@@ -62,24 +63,22 @@ TEST_P(PlannedPeakTest, OffloadSavesAllOptimizerState) {
   EXPECT_LT(with.arena_bytes / kMiB, c.peak_mib) << with.peak_op;
   EXPECT_GE(resident - with.arena_bytes, 0.98 * 12 * owned);
 
-  // Streamed states find room where activations are not: nothing more is live,
-  // and packing may leave a hundredth.
+  // Streamed states find room where activations are not.
   for (double share : {0.4, 1.0}) {
     options.offload_streamed_fraction = share;
     const PlacePeak streamed = peak(Train(options, config));
-    EXPECT_LE(streamed.arena_bytes / kMiB, 1.01 * with.arena_bytes / kMiB)
+    EXPECT_LE(streamed.arena_bytes / kMiB, c.streamed_mib)
         << share << " " << streamed.peak_op;
     EXPECT_EQ(streamed.live_peak_bytes, with.live_peak_bytes) << share;
     EXPECT_GE(resident - streamed.arena_bytes, 0.98 * 12 * owned) << share;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Gpt, PlannedPeakTest,
-                         ::testing::Values(PeakCase{"1b", 18, 2048, 5369},
-                                           PeakCase{"300m", 20, 1024, 3137}),
-                         [](const auto& test_case) {
-                           return std::string(test_case.param.name);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Gpt, PlannedPeakTest,
+    ::testing::Values(PeakCase{"1b", 18, 2048, 5369, 5196},
+                      PeakCase{"300m", 20, 1024, 3137, 2367}),
+    [](const auto& test_case) { return std::string(test_case.param.name); });
 
 }  // namespace
 }  // namespace plo
